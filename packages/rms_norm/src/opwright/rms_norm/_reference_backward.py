@@ -1,0 +1,165 @@
+"""The gradients of the reference as explicit formulas, themselves differentiable.
+
+With ``g = grad_output * w`` (``w = weight + weight_offset``, or one), ``h = v * r`` and ``mean`` over the row
+or group that was normalised::
+
+    grad_v      = r * (g - h * mean(g * h))
+    grad_weight = sum over rows of grad_output * h
+
+Arithmetic is in float64 for a float64 tensor, else in float32; each result is rounded once, to the dtype of
+the tensor it is the gradient of. ``rstd`` is accepted because the operators take it; it is recomputed here
+from the value it belongs to, so that differentiating these formulas gives the whole second order.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._reference_common import (
+    ACTIVATIONS,
+    activate,
+    compute_dtype,
+    group_length,
+    option,
+    row_rstd,
+    split_groups,
+)
+
+
+def rms_norm_backward(
+    grad_output: Tensor,
+    input: Tensor,
+    weight: Tensor | None,
+    rstd: Tensor | None,
+    eps: float,
+    weight_offset: float = 0.0,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of ``rms_norm``.
+
+    Args:
+        grad_output: ``input``'s shape, the output's dtype.
+        input: ``(..., D)`` or ``(..., H, D)``.
+        weight: ``(D,)``, ``(H, D)`` or None.
+        rstd: not used, see the module; may be None.
+        eps: as in the forward.
+        weight_offset: as in the forward.
+
+    Returns:
+        ``(grad_input, grad_weight)`` in the dtypes of ``input`` and ``weight``; None without a weight.
+    """
+    grad_value, grad_weight = _norm_backward(grad_output, input, weight, eps, weight_offset)
+    return grad_value.to(input.dtype), grad_weight
+
+
+def add_rms_norm_backward(
+    grad_output: Tensor | None,
+    grad_residual_out: Tensor | None,
+    residual_out: Tensor,
+    weight: Tensor | None,
+    rstd: Tensor | None,
+    eps: float,
+    weight_offset: float = 0.0,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of ``add_rms_norm`` with respect to the sum and the weight.
+
+    The gradients of ``input`` and of ``residual`` are both the sum's, cast to their dtypes; that is still one
+    rounding, because the sum has the wider of the two dtypes or float32.
+
+    Args:
+        grad_output: gradient of the normalised output, or None for zero.
+        grad_residual_out: gradient of the sum, or None for zero.
+        residual_out: the sum that the forward returned.
+        weight: ``(D,)``, ``(H, D)`` or None.
+        rstd: not used, see the module; may be None.
+        eps: as in the forward.
+        weight_offset: as in the forward.
+
+    Returns:
+        ``(grad_sum, grad_weight)`` in the dtypes of ``residual_out`` and ``weight``; None without a weight.
+    """
+    if grad_output is None:
+        grad_output = torch.zeros_like(residual_out)
+    grad_value, grad_weight = _norm_backward(grad_output, residual_out, weight, eps, weight_offset)
+    if grad_residual_out is not None:
+        grad_value = grad_value + grad_residual_out.to(grad_value.dtype)
+    return grad_value.to(residual_out.dtype), grad_weight
+
+
+def rms_norm_gated_backward(
+    grad_output: Tensor,
+    input: Tensor,
+    gate: Tensor | None,
+    weight: Tensor | None,
+    rstd: Tensor | None,
+    eps: float,
+    activation: str | int = "silu",
+    norm_before_gate: bool = True,
+    group_size: int | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gradients of ``rms_norm_gated``.
+
+    Args:
+        grad_output: ``input``'s shape, the output's dtype.
+        input: ``(..., D)``.
+        gate: ``input``'s shape, or None.
+        weight: ``(D,)`` or None.
+        rstd: not used, see the module; may be None.
+        eps: as in the forward.
+        activation: name, or the operator's number (0 silu, 1 sigmoid).
+        norm_before_gate: as in the forward.
+        group_size: as in the forward.
+
+    Returns:
+        ``(grad_input, grad_gate, grad_weight)`` in the dtypes of ``input``, ``gate`` and ``weight``; None for
+        those that were not given.
+    """
+    activation = option("rms_norm_gated", "activation", activation, ACTIVATIONS)
+    size = group_length("rms_norm_gated", input.shape[-1], group_size)
+    dtype = compute_dtype(input.dtype)
+    grad, x = grad_output.to(dtype), input.to(dtype)
+    act, slope = (None, None) if gate is None else _act_and_slope(gate.to(dtype), activation)
+    gate_first = act is not None and not norm_before_gate
+    groups = split_groups(x * act if gate_first else x, size)
+    r = row_rstd(groups, eps).unsqueeze(-1)
+    normed = (groups * r).flatten(-2)
+    weighed = grad if weight is None else grad * weight.to(dtype)
+    grad_gate = None
+    if act is not None and norm_before_gate:
+        grad_gate = weighed * normed * slope
+        weighed, grad = weighed * act, grad * act
+    grad_value = _through_statistics(split_groups(weighed, size), split_groups(normed, size), r).flatten(-2)
+    if gate_first:
+        grad_gate = grad_value * x * slope
+        grad_value = grad_value * act
+    grad_weight = None if weight is None else _sum_rows(grad * normed, 1).to(weight.dtype)
+    return grad_value.to(input.dtype), None if gate is None else grad_gate.to(gate.dtype), grad_weight
+
+
+def _norm_backward(
+    grad_output: Tensor, value: Tensor, weight: Tensor | None, eps: float, weight_offset: float
+) -> tuple[Tensor, Tensor | None]:
+    dtype = compute_dtype(value.dtype)
+    v, grad = value.to(dtype), grad_output.to(dtype)
+    r = row_rstd(v, eps).unsqueeze(-1)
+    normed = v * r
+    if weight is None:
+        return _through_statistics(grad, normed, r), None
+    grad_value = _through_statistics(grad * (weight.to(dtype) + weight_offset), normed, r)
+    return grad_value, _sum_rows(grad * normed, weight.dim()).to(weight.dtype)
+
+
+def _through_statistics(grad: Tensor, normed: Tensor, r: Tensor) -> Tensor:
+    return r * (grad - normed * (grad * normed).mean(-1, keepdim=True))
+
+
+def _sum_rows(value: Tensor, kept: int) -> Tensor:
+    """Sum over all but the last ``kept`` dimensions."""
+    return value.flatten(0, value.dim() - kept - 1).sum(0) if value.dim() > kept else value
+
+
+def _act_and_slope(gate: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    sigmoid = torch.sigmoid(gate)
+    if activation == "sigmoid":
+        return sigmoid, sigmoid * (1 - sigmoid)
+    return activate(gate, activation), sigmoid * (1 + gate * (1 - sigmoid))

@@ -1,0 +1,157 @@
+"""What the reference's forward and backward share: dtype rules, argument checks, rounding, row statistics."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ROUNDINGS = ("once", "llama")
+STATISTICS = ("rounded", "exact")
+ACTIVATIONS = ("silu", "sigmoid")
+
+_LOW = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Dtype of the arithmetic for an input of ``dtype``: float64 for float64, else float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``torch.bfloat16`` as ``bfloat16``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def shape_name(shape: tuple[int, ...]) -> str:
+    """A shape as ``(2, 3)`` and ``(3,)``."""
+    return str(tuple(int(size) for size in shape))
+
+
+def option(op: str, name: str, value: str | int, names: tuple[str, ...]) -> str:
+    """Return the name of an option that was given by its name or by its number."""
+    if isinstance(value, str) and value in names:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(names):
+        return names[value]
+    raise ValueError(f"{op}: expected {name} to be one of {', '.join(names)}, but got {value}")
+
+
+def check(op: str, input: Tensor, weight: Tensor | None, eps: float, *, heads: bool) -> None:
+    """Check the arguments that the three operators share.
+
+    Args:
+        op: the operator's name, which starts the message.
+        input: at least one dimension, a floating dtype.
+        weight: ``(D,)``, or ``(H, D)`` where ``heads`` allows it.
+        eps: finite and not negative.
+        heads: whether a per-head weight is allowed.
+
+    Raises:
+        ValueError: for the first argument that is not as described.
+    """
+    if input.dtype not in (*_LOW, torch.float64):
+        raise ValueError(
+            f"{op}: expected input of dtype bfloat16, float16, float32 or float64, "
+            f"but got {dtype_name(input.dtype)}"
+        )
+    if input.dim() < 1:
+        raise ValueError(f"{op}: expected input with at least 1 dimension, but got 0")
+    if not (math.isfinite(eps) and eps >= 0):
+        raise ValueError(f"{op}: expected eps to be finite and not negative, but got {eps}")
+    if weight is None:
+        return
+    check_weight_dtype(op, "weight", weight, input)
+    shapes = [tuple(input.shape[-1:])]
+    if heads and input.dim() >= 2:
+        shapes.append(tuple(input.shape[-2:]))
+    if tuple(weight.shape) not in shapes:
+        allowed = " or ".join(shape_name(shape) for shape in shapes)
+        raise ValueError(
+            f"{op}: expected weight of shape {allowed}, but got {shape_name(tuple(weight.shape))}"
+        )
+
+
+def check_weight_dtype(op: str, name: str, other: Tensor, input: Tensor) -> None:
+    """Refuse a weight, or a residual, of a dtype that does not go with ``input``'s.
+
+    Args:
+        op: the operator's name, which starts the message.
+        name: the operand's name.
+        other: any floating dtype beside a float64 ``input``, else not float64.
+        input: the first operand.
+
+    Raises:
+        ValueError: where the dtype is not allowed.
+    """
+    double = input.dtype == torch.float64
+    if other.dtype not in ((*_LOW, torch.float64) if double else _LOW):
+        allowed = "bfloat16, float16, float32 or float64" if double else "bfloat16, float16 or float32"
+        raise ValueError(
+            f"{op}: expected {name} of dtype {allowed} with {dtype_name(input.dtype)} input, "
+            f"but got {dtype_name(other.dtype)}"
+        )
+
+
+def check_like(op: str, name: str, other: Tensor, input: Tensor, *, same_dtype: bool = False) -> None:
+    """Refuse a second operand whose shape, or where asked for whose dtype, is not ``input``'s.
+
+    Args:
+        op: the operator's name, which starts the message.
+        name: the operand's name.
+        other: the operand.
+        input: the first operand.
+        same_dtype: whether the dtypes must agree as well.
+
+    Raises:
+        ValueError: where they differ.
+    """
+    if other.shape != input.shape:
+        raise ValueError(
+            f"{op}: expected {name} of shape {shape_name(tuple(input.shape))}, "
+            f"but got {shape_name(tuple(other.shape))}"
+        )
+    if same_dtype and other.dtype != input.dtype:
+        raise ValueError(
+            f"{op}: expected {name} of dtype {dtype_name(input.dtype)}, but got {dtype_name(other.dtype)}"
+        )
+
+
+def group_length(op: str, length: int, group_size: int | None) -> int:
+    """Return the length of a group, ``length`` itself for None; refuse one that does not divide it."""
+    if group_size is None:
+        return length
+    if group_size <= 0 or length % group_size:
+        raise ValueError(
+            f"{op}: expected group_size to be positive and to divide {length}, but got {group_size}"
+        )
+    return group_size
+
+
+def split_groups(value: Tensor, size: int) -> Tensor:
+    """View ``(..., D)`` as ``(..., groups, size)``; an empty last dimension is one empty group."""
+    return value.unflatten(-1, (value.shape[-1] // size if size else 1, size))
+
+
+def row_rstd(value: Tensor, eps: float) -> Tensor:
+    """``rsqrt(mean(value ** 2) + eps)`` over the last dimension, in ``value``'s dtype."""
+    return torch.rsqrt(value.square().mean(-1) + eps)
+
+
+def activate(gate: Tensor, activation: str) -> Tensor:
+    """Apply the gate's activation in the gate's dtype."""
+    return F.silu(gate) if activation == "silu" else torch.sigmoid(gate)
+
+
+def rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Round ``value`` to ``dtype`` and keep its own dtype; the gradient passes unchanged.
+
+    ``value.detach() - value`` is an exact zero that carries the gradient; subtracting it keeps the sign of a
+    negative zero. Where ``value`` is not finite that difference is NaN, so the rounded value is taken alone.
+    """
+    if value.dtype == dtype:
+        return value
+    nearest = value.detach().to(dtype).to(value.dtype)
+    return torch.where(torch.isfinite(value), nearest - (value.detach() - value), nearest)
