@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from shared_build.lint import Tree, docstrings, layout, text_rules, tools
 from shared_build.lint.__main__ import main
 
