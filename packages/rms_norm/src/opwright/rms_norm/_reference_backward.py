@@ -118,22 +118,39 @@ def rms_norm_gated_backward(
     size = group_length("rms_norm_gated", input.shape[-1], group_size)
     dtype = compute_dtype(input.dtype)
     grad, x = grad_output.to(dtype), input.to(dtype)
-    act, slope = (None, None) if gate is None else _act_and_slope(gate.to(dtype), activation)
-    gate_first = act is not None and not norm_before_gate
-    groups = split_groups(x * act if gate_first else x, size)
+    w = None if weight is None else weight.to(dtype)
+    if gate is None:
+        grad_value, grad_weight = _grouped_backward(grad, x, w, eps, size)
+        grad_gate = None
+    else:
+        act, slope = _act_and_slope(gate.to(dtype), activation)
+        if norm_before_gate:
+            grad_value, grad_weight = _grouped_backward(grad * act, x, w, eps, size)
+            grad_act = grad * _grouped_norm(x, eps, size)[0]
+            grad_gate = (grad_act if w is None else grad_act * w) * slope
+        else:
+            grad_gated, grad_weight = _grouped_backward(grad, x * act, w, eps, size)
+            grad_gate, grad_value = grad_gated * x * slope, grad_gated * act
+        grad_gate = grad_gate.to(gate.dtype)
+    if weight is not None and grad_weight is not None:
+        grad_weight = grad_weight.to(weight.dtype)
+    return grad_value.to(input.dtype), grad_gate, grad_weight
+
+
+def _grouped_norm(value: Tensor, eps: float, size: int) -> tuple[Tensor, Tensor]:
+    groups = split_groups(value, size)
     r = row_rstd(groups, eps).unsqueeze(-1)
-    normed = (groups * r).flatten(-2)
-    weighed = grad if weight is None else grad * weight.to(dtype)
-    grad_gate = None
-    if act is not None and norm_before_gate:
-        grad_gate = weighed * normed * slope
-        weighed, grad = weighed * act, grad * act
-    grad_value = _through_statistics(split_groups(weighed, size), split_groups(normed, size), r).flatten(-2)
-    if gate_first:
-        grad_gate = grad_value * x * slope
-        grad_value = grad_value * act
-    grad_weight = None if weight is None else _sum_rows(grad * normed, 1).to(weight.dtype)
-    return grad_value.to(input.dtype), None if gate is None else grad_gate.to(gate.dtype), grad_weight
+    return (groups * r).flatten(-2), r
+
+
+def _grouped_backward(
+    grad: Tensor, value: Tensor, weight: Tensor | None, eps: float, size: int
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of ``norm(value) * weight`` per group, all in the dtype of the arithmetic."""
+    normed, r = _grouped_norm(value, eps, size)
+    weighed = split_groups(grad if weight is None else grad * weight, size)
+    grad_value = _through_statistics(weighed, split_groups(normed, size), r).flatten(-2)
+    return grad_value, None if weight is None else _sum_rows(grad * normed, 1)
 
 
 def _norm_backward(

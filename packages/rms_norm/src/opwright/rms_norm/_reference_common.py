@@ -59,7 +59,7 @@ def check(op: str, input: Tensor, weight: Tensor | None, eps: float, *, heads: b
         )
     if input.dim() < 1:
         raise ValueError(f"{op}: expected input with at least 1 dimension, but got 0")
-    if not (math.isfinite(eps) and eps >= 0):
+    if not 0 <= eps < math.inf:  # a NaN fails both
         raise ValueError(f"{op}: expected eps to be finite and not negative, but got {eps}")
     if weight is None:
         return

@@ -28,9 +28,9 @@ Without a weight the product with ``w`` and its rounding fall away, and ``P`` is
 product with ``act(gate)`` does.
 
 ``"once"`` is the rounding of ``torch.nn.functional.rms_norm``, of Gemma (``weight_offset=1``), gpt-oss,
-OLMo 2 and Nemotron-H, and, gated, of Kimi Linear and of mamba_ssm; ``"llama"`` is that of Llama, Mistral, Qwen
-and most other models, and, gated, of Qwen3-Next and OLMo-Hybrid (norm first) and of Mamba-2 and its relatives
-(gate first).
+OLMo 2 and Nemotron-H, and, gated, of Kimi Linear and of mamba_ssm; ``"llama"`` is that of Llama, Mistral,
+Qwen and most other models, and, gated, of Qwen3-Next and OLMo-Hybrid (norm first) and of Mamba-2 and its
+relatives (gate first).
 
 With a residual, ``S = torch.promote_types(T, residual.dtype)`` and ``sum = input + residual`` is one ``C``
 addition. ``residual_out = round_S(sum)``; ``statistics="rounded"`` normalises that rounded sum,
