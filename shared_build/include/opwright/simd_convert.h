@@ -56,59 +56,96 @@ OPWRIGHT_INLINE F float_of_half(U h) {
   const F above = bits_as<F>(shifted + (113u << 23));
   const U subnormal = bits_as<U>(above - 0x1p-14f);
   const U infinite = shifted + (224u << 23);
-  U result = select(shifted < (1u << 23), subnormal, normal);
-  result = select(shifted >= (31u << 23), infinite, result);
-  result = select(shifted > (31u << 23), infinite | 0x00400000u, result);
+  // The comparisons see `shifted` as a float, since SSE2 cannot compare unsigned integers.
+  const F scale = bits_as<F>(shifted);
+  U result = select(scale < 0x1p-126f, subnormal, normal);
+  result = select(scale >= 0x1p-96f, infinite, result);
+  result = select(scale > 0x1p-96f, infinite | 0x00400000u, result);
   return bits_as<F>(result | ((h & 0x8000u) << 16));
 }
 
 // ---- packs of 16-bit patterns
 // ---------------------------------------------------------------------
 
-template <class V, int... I>
-OPWRIGHT_INLINE auto odd_lanes(V low, V high, Indices<I...>) {
+template <class W, int... I>
+OPWRIGHT_INLINE W odd_lanes(W low, W high, Indices<I...>) {
   return __builtin_shufflevector(low, high, (2 * I + 1)...);
 }
-template <class V, int... I>
-OPWRIGHT_INLINE auto even_lanes(V low, V high, Indices<I...>) {
-  return __builtin_shufflevector(low, high, (2 * I)...);
-}
 
-/// The lower (upper) 16 bits of the lanes of one vector of 32-bit integers.
+/// The upper 16 bits of the 32-bit lanes of `low`, then those of `high`.
 template <Packed U>
-OPWRIGHT_INLINE auto lower_16(U u) {
-  return __builtin_convertvector(u, Pack<std::uint16_t, sizeof(U) / 2>);
+OPWRIGHT_INLINE Pack<std::uint16_t, sizeof(U)> upper_16(U low, U high) {
+  using Words = Pack<std::uint16_t, sizeof(U)>;
+  if constexpr (WiderThanNative<U>) {
+    const auto l = split(low), h = split(high);
+    return join(upper_16(l.low, l.high), upper_16(h.low, h.high));
+  } else {
+#if defined(__AVX2__)
+    if constexpr (sizeof(U) == 32) {
+      const __m256i l = bits_as<__m256i>(low >> 16), h = bits_as<__m256i>(high >> 16);
+      return bits_as<Words>(_mm256_permute4x64_epi64(_mm256_packus_epi32(l, h), 0xd8));
+    }
+#endif
+#if defined(__SSE2__)
+    if constexpr (sizeof(U) == 16) {
+      const __m128i l = _mm_srai_epi32(bits_as<__m128i>(low), 16);
+      const __m128i h = _mm_srai_epi32(bits_as<__m128i>(high), 16);
+      return bits_as<Words>(_mm_packs_epi32(l, h));
+    }
+#endif
+    return odd_lanes(bits_as<Words>(low), bits_as<Words>(high), IndicesUpTo<kLanesOf<Words>>{});
+  }
+}
+template <Packed U>
+OPWRIGHT_INLINE Pack<std::uint16_t, sizeof(U) / 2> upper_16(U u) {
+  return split(upper_16(u, u)).low;
 }
 
-/// Bit patterns of the lanes of x, in their order.
+/// Bit patterns of the lanes of x (of low, then high), in their order.
 template <Packed F>
 OPWRIGHT_INLINE Pack<std::uint16_t, sizeof(F) / 2> bfloat16_bits(F x) {
-  return lower_16(bfloat16_in_upper_half<UnsignedOf<F>>(x) >> 16);
+  return upper_16(bfloat16_in_upper_half<UnsignedOf<F>>(x));
 }
 template <Packed F>
 OPWRIGHT_INLINE Pack<std::uint16_t, sizeof(F)> bfloat16_bits(F low, F high) {
-  if constexpr (WiderThanNative<F>) {
-    return join(bfloat16_bits(low), bfloat16_bits(high));
+  using U = UnsignedOf<F>;
+  return upper_16(bfloat16_in_upper_half<U>(low), bfloat16_in_upper_half<U>(high));
+}
+
+#if defined(__SSE2__)
+OPWRIGHT_INLINE __m128i in_low_half_of_register(Pack<std::uint16_t, 8> h) {
+  return _mm_cvtsi64_si128(bits_as<std::int64_t>(h));
+}
+#endif
+
+/// The 16-bit elements in the upper half of 32-bit lanes, above zeros.
+template <Packed H>
+OPWRIGHT_INLINE Pack<std::uint32_t, 2 * sizeof(H)> above_zeros(H h) {
+  using U = Pack<std::uint32_t, 2 * sizeof(H)>;
+  if constexpr (WiderThanNative<U>) {
+    const auto parts = split(h);
+    return join(above_zeros(parts.low), above_zeros(parts.high));
   } else {
-    using U = UnsignedOf<F>;
-    using Words = Pack<std::uint16_t, sizeof(F)>;
-    const Words l = bits_as<Words>(bfloat16_in_upper_half<U>(low));
-    const Words h = bits_as<Words>(bfloat16_in_upper_half<U>(high));
-    return odd_lanes(l, h, IndicesUpTo<kLanesOf<Words>>{});
+#if defined(__AVX512F__)
+    if constexpr (sizeof(U) == 64)
+      return bits_as<U>(_mm512_cvtepu16_epi32(bits_as<__m256i>(h))) << 16;
+#endif
+#if defined(__AVX2__)
+    if constexpr (sizeof(U) == 32)
+      return bits_as<U>(_mm256_cvtepu16_epi32(bits_as<__m128i>(h))) << 16;
+#endif
+#if defined(__SSE2__)
+    if constexpr (sizeof(U) == 16)
+      return bits_as<U>(_mm_unpacklo_epi16(_mm_setzero_si128(), in_low_half_of_register(h)));
+#endif
+    return __builtin_convertvector(h, U) << 16;
   }
 }
 
 template <Packed H>
 OPWRIGHT_INLINE Pack<float, 2 * sizeof(H)> float_of_bfloat16_bits(H h) {
-  using U = Pack<std::uint32_t, 2 * sizeof(H)>;
-  return bits_as<Pack<float, 2 * sizeof(H)>>(__builtin_convertvector(h, U) << 16);
+  return bits_as<Pack<float, 2 * sizeof(H)>>(above_zeros(h));
 }
-
-#if defined(__SSE2__)
-OPWRIGHT_INLINE __m128i widen_to_register(Pack<std::uint16_t, 8> h) {
-  return _mm_set_epi64x(0, bits_as<std::int64_t>(h));
-}
-#endif
 
 template <Packed F>
 OPWRIGHT_INLINE Pack<std::uint16_t, sizeof(F) / 2> half_bits(F x) {
@@ -129,13 +166,18 @@ OPWRIGHT_INLINE Pack<std::uint16_t, sizeof(F) / 2> half_bits(F x) {
 #elif defined(__aarch64__)
     return bits_as<H>(vcvt_f16_f32(x));
 #else
-    return lower_16(half_in_lower_half<UnsignedOf<F>>(x));
+    return upper_16(half_in_lower_half<UnsignedOf<F>>(x) << 16);
 #endif
   }
 }
 template <Packed F>
 OPWRIGHT_INLINE Pack<std::uint16_t, sizeof(F)> half_bits(F low, F high) {
+#if defined(__F16C__) || defined(__aarch64__)
   return join(half_bits(low), half_bits(high));
+#else
+  using U = UnsignedOf<F>;
+  return upper_16(half_in_lower_half<U>(low) << 16, half_in_lower_half<U>(high) << 16);
+#endif
 }
 
 template <Packed H>
@@ -150,11 +192,11 @@ OPWRIGHT_INLINE Pack<float, 2 * sizeof(H)> float_of_half_bits(H h) {
 #endif
 #if defined(__F16C__)
     if constexpr (sizeof(F) == 32) return _mm256_cvtph_ps(bits_as<__m128i>(h));
-    if constexpr (sizeof(F) == 16) return _mm_cvtph_ps(widen_to_register(h));
+    if constexpr (sizeof(F) == 16) return _mm_cvtph_ps(in_low_half_of_register(h));
 #elif defined(__aarch64__)
     return vcvt_f32_f16(bits_as<float16x4_t>(h));
 #else
-    return float_of_half<F>(__builtin_convertvector(h, UnsignedOf<F>));
+    return float_of_half<F>(above_zeros(h) >> 16);
 #endif
   }
 }

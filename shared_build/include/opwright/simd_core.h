@@ -44,7 +44,13 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
 // Vectors wider than the target's registers never cross a real call, so their ABI does not matter.
 #pragma GCC diagnostic ignored "-Wpsabi"
 
+// nothrow keeps the reference to the C++ personality routine, a weak symbol, out of gcc's objects;
+// clang would add its own weak symbol for it.
+#if defined(__clang__)
 #define OPWRIGHT_INLINE inline __attribute__((always_inline))
+#else
+#define OPWRIGHT_INLINE inline __attribute__((always_inline, nothrow))
+#endif
 
 namespace opwright {
 inline namespace OPWRIGHT_ISA {
@@ -172,13 +178,14 @@ struct Halves {
   Part low, high;
 };
 
-template <class V, int... I>
-OPWRIGHT_INLINE Halves<V> split_lanes(V v, Indices<I...>) {
+// Halves are moved as 64-bit elements: whole registers, for which one instruction is enough.
+template <class W, int... I>
+OPWRIGHT_INLINE Halves<W> split_words(W w, Indices<I...>) {
   constexpr int half = sizeof...(I);
-  return {__builtin_shufflevector(v, v, I...), __builtin_shufflevector(v, v, (I + half)...)};
+  return {__builtin_shufflevector(w, w, I...), __builtin_shufflevector(w, w, (I + half)...)};
 }
 template <class H, int... I>
-OPWRIGHT_INLINE auto join_lanes(H low, H high, Indices<I...>) {
+OPWRIGHT_INLINE auto join_words(H low, H high, Indices<I...>) {
   return __builtin_shufflevector(low, high, I...);
 }
 
@@ -188,7 +195,11 @@ OPWRIGHT_INLINE Halves<V> split(V v) {
   if constexpr (WiderThanNative<V>) {
     return bits_as<Halves<V>>(v);  // a shuffle of such vectors is done lane by lane
   } else {
-    return split_lanes(v, IndicesUpTo<kLanesOf<V> / 2>{});
+    using Part = typename Halves<V>::Part;
+    constexpr int words = sizeof(V) / 8;
+    const auto parts =
+        split_words(bits_as<Pack<std::int64_t, sizeof(V)>>(v), IndicesUpTo<words / 2>{});
+    return {bits_as<Part>(parts.low), bits_as<Part>(parts.high)};
   }
 }
 template <Packed H>
@@ -197,7 +208,8 @@ OPWRIGHT_INLINE auto join(H low, H high) {
   if constexpr (WiderThanNative<V>) {
     return bits_as<V>(Halves<V>{low, high});
   } else {
-    return join_lanes(low, high, IndicesUpTo<kLanesOf<V>>{});
+    using W = Pack<std::int64_t, sizeof(H)>;
+    return bits_as<V>(join_words(bits_as<W>(low), bits_as<W>(high), IndicesUpTo<sizeof(V) / 8>{}));
   }
 }
 
@@ -269,16 +281,49 @@ OPWRIGHT_INLINE V abs(V x) {
   return bits_as<V>(bits_as<U>(x) & (~U{} >> 1));
 }
 
+// a > b ? a : b and a < b ? a : b, so b when either is NaN. They are instructions on x86, which
+// gcc misses where it can merge the choice with another.
+template <Packed V>
+OPWRIGHT_INLINE V greater_or_second(V a, V b) {
+#if defined(__AVX512F__)
+  if constexpr (kSame<V, Pack<float, 64>>) return _mm512_max_ps(a, b);
+  if constexpr (kSame<V, Pack<double, 64>>) return _mm512_max_pd(a, b);
+#endif
+#if defined(__AVX2__)
+  if constexpr (kSame<V, Pack<float, 32>>) return _mm256_max_ps(a, b);
+  if constexpr (kSame<V, Pack<double, 32>>) return _mm256_max_pd(a, b);
+#endif
+#if defined(__SSE2__)
+  if constexpr (kSame<V, Pack<float, 16>>) return _mm_max_ps(a, b);
+  if constexpr (kSame<V, Pack<double, 16>>) return _mm_max_pd(a, b);
+#endif
+  return a > b ? a : b;
+}
+template <Packed V>
+OPWRIGHT_INLINE V lesser_or_second(V a, V b) {
+#if defined(__AVX512F__)
+  if constexpr (kSame<V, Pack<float, 64>>) return _mm512_min_ps(a, b);
+  if constexpr (kSame<V, Pack<double, 64>>) return _mm512_min_pd(a, b);
+#endif
+#if defined(__AVX2__)
+  if constexpr (kSame<V, Pack<float, 32>>) return _mm256_min_ps(a, b);
+  if constexpr (kSame<V, Pack<double, 32>>) return _mm256_min_pd(a, b);
+#endif
+#if defined(__SSE2__)
+  if constexpr (kSame<V, Pack<float, 16>>) return _mm_min_ps(a, b);
+  if constexpr (kSame<V, Pack<double, 16>>) return _mm_min_pd(a, b);
+#endif
+  return a < b ? a : b;
+}
+
 /// The greater (smaller) of a and b. NaN if either is NaN. Of two zeros, b, whatever the signs.
 template <Packed V>
 OPWRIGHT_INLINE V max(V a, V b) {
-  const V greater = a > b ? a : b;  // one instruction on x86, which gives b when either is NaN
-  return a != a ? a : greater;
+  return a != a ? a : greater_or_second(a, b);
 }
 template <Packed V>
 OPWRIGHT_INLINE V min(V a, V b) {
-  const V smaller = a < b ? a : b;
-  return a != a ? a : smaller;
+  return a != a ? a : lesser_or_second(a, b);
 }
 
 // ---- masks --------------------------------------------------------------------------------------

@@ -39,76 +39,77 @@ OPWRIGHT_INLINE void store_bits(char* to, T bits) {
 // ---- n bytes of a pack
 // ------------------------------------------------------------------------------
 
-/// The first n bytes, n in {2, 4, 6} or for wider elements {4}, in the low bytes; the rest zero.
-OPWRIGHT_INLINE std::uint64_t load_under_8_bytes(const char* from, int n) {
-  if (n < 4) return load_bits<std::uint16_t>(from);
-  // For n = 6 the two words overlap in equal bytes.
-  const std::uint64_t first = load_bits<std::uint32_t>(from);
-  const std::uint64_t last = load_bits<std::uint32_t>(from + n - 4);
-  return first | last << (8 * (n - 4));
-}
-OPWRIGHT_INLINE void store_under_8_bytes(char* to, std::uint64_t bits, int n) {
-  if (n >= 4) {
-    store_bits(to, static_cast<std::uint32_t>(bits));
-    to += 4;
-    bits >>= 32;
-    n -= 4;
+/// The first n of the elements of Size bytes that make up a word of 8, 0 < n < 8 / Size, in the low
+/// bytes; the rest zero.
+template <int Size>
+OPWRIGHT_INLINE std::uint64_t load_word(const char* from, int n) {
+  if constexpr (Size == 4) {
+    return load_bits<std::uint32_t>(from);
+  } else {
+    static_assert(Size == 2);
+    if (n == 1) return load_bits<std::uint16_t>(from);
+    const std::uint64_t two = load_bits<std::uint32_t>(from);
+    return n == 2 ? two : two | std::uint64_t{load_bits<std::uint16_t>(from + 4)} << 32;
   }
-  if (n != 0) store_bits(to, static_cast<std::uint16_t>(bits));
+}
+template <int Size>
+OPWRIGHT_INLINE void store_word(char* to, std::uint64_t bits, int n) {
+  if constexpr (Size == 4) {
+    store_bits(to, static_cast<std::uint32_t>(bits));
+  } else {
+    static_assert(Size == 2);
+    if (n == 1) return store_bits(to, static_cast<std::uint16_t>(bits));
+    store_bits(to, static_cast<std::uint32_t>(bits));
+    if (n == 3) store_bits(to + 4, static_cast<std::uint16_t>(bits >> 32));
+  }
 }
 
-/// n bytes, n even, 0 <= n <= sizeof(V), by fixed-size pieces.
+/// The first n elements, 0 <= n < lanes, by loads of fixed size; the other lanes zero.
 template <class V>
-OPWRIGHT_INLINE V load_bytes(const char* from, int n) {
+OPWRIGHT_INLINE V load_pieces(const char* from, int n) {
+  constexpr int size = sizeof(ElementOf<V>), half = kLanesOf<V> / 2;
   if constexpr (sizeof(V) > 16) {
     using Part = typename Halves<V>::Part;
-    constexpr int half = sizeof(Part);
-    if (n < half) return join(load_bytes<Part>(from, n), Part{});
-    return join(load_pack<Part>(from), load_bytes<Part>(from + half, n - half));
+    if (n < half) return join(load_pieces<Part>(from, n), Part{});
+    const Part first = load_pack<Part>(from);
+    return join(first, n == half ? Part{} : load_pieces<Part>(from + size * half, n - half));
   } else if constexpr (sizeof(V) == 16) {
-    if (n == 16) return load_pack<V>(from);
     std::uint64_t low = 0, high = 0;
-    if (n >= 8) {
+    if (n >= half) {
       low = load_bits<std::uint64_t>(from);
-      if (n > 8) high = load_under_8_bytes(from + 8, n - 8);
-    } else if (n > 0) {
-      low = load_under_8_bytes(from, n);
+      if constexpr (size < 8) {
+        if (n > half) high = load_word<size>(from + 8, n - half);
+      }
+    } else if constexpr (size < 8) {
+      if (n > 0) low = load_word<size>(from, n);
     }
     return bits_as<V>(Pack<std::uint64_t, 16>{low, high});
   } else {
-    static_assert(sizeof(V) == 8);
-    if (n == 8) return load_pack<V>(from);
-    return bits_as<V>(n > 0 ? load_under_8_bytes(from, n) : std::uint64_t{0});
+    static_assert(sizeof(V) == 8 && size < 8);
+    return bits_as<V>(n > 0 ? load_word<size>(from, n) : std::uint64_t{0});
   }
 }
 template <class V>
-OPWRIGHT_INLINE void store_bytes(char* to, V v, int n) {
+OPWRIGHT_INLINE void store_pieces(char* to, V v, int n) {
+  constexpr int size = sizeof(ElementOf<V>), half = kLanesOf<V> / 2;
   if constexpr (sizeof(V) > 16) {
     const auto parts = split(v);
-    constexpr int half = sizeof(parts.low);
-    if (n < half) {
-      store_bytes(to, parts.low, n);
-    } else {
-      store_pack(to, parts.low);
-      store_bytes(to + half, parts.high, n - half);
-    }
+    if (n < half) return store_pieces(to, parts.low, n);
+    store_pack(to, parts.low);
+    if (n > half) store_pieces(to + size * half, parts.high, n - half);
   } else if constexpr (sizeof(V) == 16) {
     const auto words = bits_as<Pack<std::uint64_t, 16>>(v);
-    if (n == 16) {
-      store_pack(to, v);
-    } else if (n >= 8) {
+    if (n >= half) {
       store_bits(to, std::uint64_t{words[0]});
-      store_under_8_bytes(to + 8, words[1], n - 8);
-    } else {
-      store_under_8_bytes(to, words[0], n);
+      if constexpr (size < 8) {
+        if (n > half) store_word<size>(to + 8, words[1], n - half);
+      }
+    } else if constexpr (size < 8) {
+      if (n > 0) store_word<size>(to, words[0], n);
     }
   } else {
-    static_assert(sizeof(V) == 8);
-    if (n == 8) {
-      store_pack(to, v);
-    } else {
-      store_under_8_bytes(to, bits_as<std::uint64_t>(v), n);
-    }
+    static_assert(sizeof(V) == 8 && size < 8);
+    if (n > 0) store_word<size>(to, bits_as<std::uint64_t>(v), n);
   }
 }
 
@@ -119,7 +120,7 @@ OPWRIGHT_INLINE std::uint32_t first_bits(int n) { return (std::uint32_t{1} << n)
 /// The first n elements (0 <= n < lanes), the other lanes zero.
 template <class V>
 OPWRIGHT_INLINE V load_pack_partial(const void* from, int n) {
-  constexpr int element = sizeof(ElementOf<V>);
+  [[maybe_unused]] constexpr int element = sizeof(ElementOf<V>);
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
   if constexpr (sizeof(V) == 64 && element == 4)
     return bits_as<V>(_mm512_maskz_loadu_epi32(first_bits(n), from));
@@ -138,11 +139,11 @@ OPWRIGHT_INLINE V load_pack_partial(const void* from, int n) {
     return bits_as<V>(_mm256_maskload_pd(static_cast<const double*>(from), (__m256i)mask));
   }
 #endif
-  return load_bytes<V>(static_cast<const char*>(from), n * element);
+  return load_pieces<V>(static_cast<const char*>(from), n);
 }
 template <class V>
 OPWRIGHT_INLINE void store_pack_partial(void* to, V v, int n) {
-  constexpr int element = sizeof(ElementOf<V>);
+  [[maybe_unused]] constexpr int element = sizeof(ElementOf<V>);
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
   if constexpr (sizeof(V) == 64 && element == 4)
     return _mm512_mask_storeu_epi32(to, first_bits(n), bits_as<__m512i>(v));
@@ -151,7 +152,7 @@ OPWRIGHT_INLINE void store_pack_partial(void* to, V v, int n) {
   if constexpr (sizeof(V) == 32 && element == 2)
     return _mm256_mask_storeu_epi16(to, first_bits(n), bits_as<__m256i>(v));
 #endif
-  store_bytes(static_cast<char*>(to), v, n * element);
+  store_pieces(static_cast<char*>(to), v, n);
 }
 
 // ---- storage types
