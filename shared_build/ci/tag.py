@@ -1,7 +1,7 @@
 """``python -m shared_build.ci.tag TAG``: check a release tag ``<op>-vX.Y.Z`` and print the operator's name.
 
-The tag must name a package, and its version must be the one in that package's ``pyproject.toml``, with an entry
-in the changelog. Anything else ends with status 1 and the reason.
+The tag must name a package, and its version must be the one in that package's ``pyproject.toml``, with an
+entry in the changelog. Anything else ends with status 1 and the reason.
 """
 
 from __future__ import annotations
