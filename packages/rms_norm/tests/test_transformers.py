@@ -1,0 +1,249 @@
+"""Real models of transformers, small and random, with the operators in place of every norm they have.
+
+The rounding mode is chosen by class, as docs/models.md lists it. A model computes parts of itself in float32
+in any dtype, so float64 cannot be the truth here; the rule for a whole model is relative to the model itself:
+
+- float32: relative L2 difference of the logits at most 1e-5, of every gradient at most 1e-4;
+- bfloat16: error against the float32 model at most 2 (logits) and 3 (gradients) times the error that the
+  model has in bfloat16 by itself. bfloat16 holds the weights exactly: only activations are rounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import opwright.rms_norm
+from opwright.rms_norm import reference
+
+pytest.importorskip("transformers", minversion="5.24", reason="the extra 'transformers' is not installed")
+
+from tests.small_models import MODELS, VOCABULARY, norms, token_ids
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """Which operator serves a class of norm, and with which options."""
+
+    eps: str
+    options: dict[str, Any] = field(default_factory=dict)
+    gated: bool = False
+
+    def __call__(
+        self, ops: Any, module: torch.nn.Module, x: torch.Tensor, *gate: torch.Tensor
+    ) -> torch.Tensor:
+        eps = getattr(module, self.eps)
+        if self.gated:
+            return ops.rms_norm_gated(x, *gate, module.weight, eps, **self.options)
+        return ops.rms_norm(x, module.weight, eps, **self.options)
+
+
+LLAMA = Rule("variance_epsilon", {"rounding": "llama"})
+ONCE = Rule("variance_epsilon", {"rounding": "once"})
+GEMMA = Rule("eps", {"rounding": "once", "weight_offset": 1.0})
+QWEN_GATED = Rule("variance_epsilon", {"rounding": "llama", "activation": "silu"}, gated=True)
+RULES = {
+    "LlamaRMSNorm": LLAMA,
+    "Qwen3RMSNorm": LLAMA,
+    "GptOssRMSNorm": ONCE,
+    "Gemma3RMSNorm": GEMMA,
+    "Qwen3NextRMSNorm": GEMMA,
+    "Qwen3NextRMSNormGated": QWEN_GATED,
+}
+
+
+class OperatorCalls(TorchDispatchMode):
+    """Counts the operators that run below autograd, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "opwright":
+            self.calls[func.name().removeprefix("opwright::").split(".")[0]] += 1
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def forwards(self) -> int:
+        return sum(n for name, n in self.calls.items() if "_forward" in name)
+
+    @property
+    def backwards(self) -> int:
+        return sum(n for name, n in self.calls.items() if "_backward" in name)
+
+
+@contextlib.contextmanager
+def replaced(model: torch.nn.Module, ops: Any):
+    """Let ``ops`` compute every norm of ``model``; yields a counter of calls by module."""
+    calls: Counter[int] = Counter()
+    with pytest.MonkeyPatch.context() as patch:
+        for cls in {type(module) for module in norms(model).values()}:
+            rule = RULES[cls.__name__]
+
+            def forward(module, *args, rule=rule):
+                calls[id(module)] += 1
+                return rule(ops, module, *args)
+
+            patch.setattr(cls, "forward", forward)
+        yield calls
+
+
+@pytest.fixture(params=["reference", "operator"])
+def ops(request) -> ModuleType:
+    """What computes the norms: the reference (which shows that the rules are right), or the operators."""
+    return reference if request.param == "reference" else opwright.rms_norm
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request) -> torch.nn.Module:
+    return MODELS[request.param]()
+
+
+def run(model: torch.nn.Module) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Logits, and the gradient of every parameter for a random cotangent."""
+    model.zero_grad(set_to_none=True)
+    ids = token_ids()
+    logits = model(input_ids=ids).logits
+    cotangent = torch.randn(*ids.shape, VOCABULARY, generator=torch.Generator().manual_seed(3))
+    (logits.float() * cotangent).sum().backward()
+    grads = {name: p.grad.float() for name, p in model.named_parameters() if p.grad is not None}
+    assert grads.keys() == {name for name, _ in model.named_parameters()}
+    return logits.detach().float(), grads
+
+
+def distance(value: torch.Tensor, truth: torch.Tensor) -> float:
+    return ((value - truth).norm() / truth.norm().clamp(min=1e-30)).item()
+
+
+def assert_ran(model, calls: Counter[int], seen: OperatorCalls, ops: Any) -> None:
+    """Every norm was replaced, and where the operators were asked for, a kernel ran for each call."""
+    assert calls.keys() == {id(module) for module in norms(model).values()}
+    if ops is not reference:
+        assert seen.forwards == calls.total()
+        assert seen.backwards == calls.total()
+
+
+def test_float32_model(model, ops):
+    logits, grads = run(model)
+    with replaced(model, ops) as calls, OperatorCalls() as seen:
+        ours, our_grads = run(model)
+    assert_ran(model, calls, seen, ops)
+    assert distance(ours, logits) <= 1e-5
+    for name, grad in grads.items():
+        assert distance(our_grads[name], grad) <= 1e-4, name
+
+
+def test_bfloat16_model(model, ops):
+    truth, true_grads = run(model)
+    low = copy.deepcopy(model).to(torch.bfloat16)
+    logits, grads = run(low)
+    with replaced(low, ops) as calls, OperatorCalls() as seen:
+        ours, our_grads = run(low)
+    assert_ran(low, calls, seen, ops)
+    assert distance(ours, truth) <= 2 * distance(logits, truth)
+    for name, grad in true_grads.items():
+        assert distance(our_grads[name], grad) <= 3 * distance(grads[name], grad), name
+
+
+def test_inference_in_bfloat16(model, ops):
+    """Without gradients another path is taken; its logits are those of the model with gradients."""
+    low = copy.deepcopy(model).to(torch.bfloat16)
+    with replaced(low, ops):
+        expected, _ = run(low)
+        for context in (torch.no_grad, torch.inference_mode):
+            with context(), OperatorCalls() as seen:
+                assert torch.equal(low(input_ids=token_ids()).logits.float(), expected)
+            assert (ops is reference) == (seen.forwards == 0)
+
+
+def steps(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """How many bfloat16 values lie between two bfloat16 tensors, element by element."""
+
+    def order(value):
+        bits = value.view(torch.int16).int()
+        return torch.where(bits < 0, -(bits & 0x7FFF), bits)
+
+    return (order(actual) - order(expected)).abs()
+
+
+def test_steps_counts_values():
+    one = torch.tensor([1.0, -1.0, 0.0, 1.0], dtype=torch.bfloat16)
+    other = torch.tensor([1.0078125, -1.0078125, -0.0, -1.0], dtype=torch.bfloat16)
+    assert steps(one, other).tolist() == [1, 1, 0, 2 * 0x3F80]
+
+
+def make_norm(name: str, width: int) -> tuple[torch.nn.Module, list[torch.Tensor]]:
+    """A norm of transformers in bfloat16 with a random weight, and a million elements of input for it."""
+    family = {"Qwen3Next": "qwen3_next", "GptOss": "gpt_oss"}.get(name.split("RMSNorm")[0])
+    family = family or name.removesuffix("RMSNorm").lower()
+    modeling = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    module = getattr(modeling, name)(width, eps=1e-6)
+    rows = 2**20 // width
+    generator = torch.Generator().manual_seed(width)
+    with torch.no_grad():
+        module.weight += 0.5 * torch.randn(width, generator=generator)
+    scale = torch.exp(torch.randn(rows, 1, generator=generator))
+    args = [(scale * torch.randn(rows, width, generator=generator)).to(torch.bfloat16)]
+    if RULES[name].gated:
+        args.append(torch.randn(rows, width, generator=generator).to(torch.bfloat16))
+    return module.to(torch.bfloat16), args
+
+
+# Two computations may part by one step at one rounding, because they add up the squares in another order.
+# Every product that is rounded after that can make two steps of one, as its place between two powers of two
+# changes.
+MOST_STEPS = {LLAMA: 2, QWEN_GATED: 4}
+
+
+@pytest.mark.parametrize("width", [64, 1024])
+@pytest.mark.parametrize("name", RULES)
+def test_module_by_module_in_bfloat16(name, width, ops):
+    """At most one element in ten thousand differs from the model's own norm, over a million elements."""
+    module, args = make_norm(name, width)
+    with torch.no_grad():
+        expected = module(*args)
+        ours = RULES[name](ops, module, *args)
+    assert ours.dtype == expected.dtype == torch.bfloat16
+    differing = steps(ours, expected)
+    assert differing.count_nonzero() <= 1e-4 * differing.numel()
+    assert differing.max() <= MOST_STEPS.get(RULES[name], 1)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_wrong_rounding_is_told_apart(name):
+    """The control: with the other rounding mode, hundreds of times as many elements differ."""
+    module, args = make_norm(name, 64)
+    rule = RULES[name]
+    other = {"once": "llama", "llama": "once"}[rule.options["rounding"]]
+    wrong = replace(rule, options={**rule.options, "rounding": other})
+    with torch.no_grad():
+        differing = steps(wrong(opwright.rms_norm, module, *args), module(*args))
+    assert differing.count_nonzero() > 1e-2 * differing.numel()
+
+
+def test_module_by_module_on_the_models_own_activations(model, ops):
+    """The same on what the model hands to its norms: head-wise, transposed and sliced inputs among it."""
+    low = copy.deepcopy(model).to(torch.bfloat16)
+    handed: list[tuple[torch.nn.Module, tuple[torch.Tensor, ...], torch.Tensor]] = []
+    for module in norms(low).values():
+        module.register_forward_hook(lambda module, args, out: handed.append((module, args, out)))
+    with torch.no_grad():
+        low(input_ids=token_ids())
+        differing = [
+            steps(RULES[type(module).__name__](ops, module, *args), out).flatten()
+            for module, args, out in handed
+        ]
+    assert {id(module) for module, _, _ in handed} == {id(module) for module in norms(low).values()}
+    every = torch.cat(differing)
+    assert every.numel() > 20_000
+    assert every.count_nonzero() <= 1e-4 * every.numel()
