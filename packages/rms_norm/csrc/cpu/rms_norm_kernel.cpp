@@ -1,0 +1,425 @@
+// RMSNorm and residual-add RMSNorm on the CPU. Formula and types: rms_norm.h.
+//
+// A row is read twice: once for the sum of squares, once to be scaled. The second reading comes from the caches, since a row
+// is small, and it prefetches the next row, so that memory is read while the result is written. Bytes moved: the input (and
+// residual) once, the outputs once; about 3 FLOPs an element, far below what memory allows.
+//
+// Rows are independent, and threads share them out. A few long rows are cut into column blocks instead: sums of squares are
+// always taken by blocks of kColumns columns and added up in order in double, so both ways give the same bits, whatever the
+// number of threads. The weight's gradient is summed over a fixed number of parts of the rows, each in row order, and the
+// parts are added up in order by combine_parts.
+#include "opwright/dispatch.h"
+#include "opwright/parallel.h"
+#include "rms_norm_rows.h"
+
+namespace opwright {
+inline namespace OPWRIGHT_ISA {
+
+// Defined in rms_norm_gated_kernel.cpp.
+void rms_norm_gated_forward(const RmsNormGatedForward& p);
+void rms_norm_gated_backward(const RmsNormGatedBackward& p);
+
+namespace {
+
+constexpr int64_t kFewRows = 16;       // up to this many rows, threads share the columns
+constexpr int64_t kLongRow = 1 << 15;  // of rows with at least this many
+
+// ---- forward --------------------------------------------------------------------------------------------------------
+
+template <class A, class S>
+A sum_of_squares(const S* v, int64_t n) {
+  Pair<A> sum = pair<A>(0);
+  for_each_block<A>(n, [&](int64_t i, auto block) {
+    const Pair<A> x = block.load(v + i);
+    sum = fma(x, x, sum);
+  });
+  return reduce_add(sum);
+}
+
+// residual_out = round_S(x + residual); returns the sum of its squares.
+template <class A, class T, class R, class S>
+A add_and_sum_of_squares(const T* x, const R* residual, S* residual_out, int64_t n) {
+  Pair<A> sum = pair<A>(0);
+  for_each_block<A>(n, [&](int64_t i, auto block) {
+    const Pair<A> v = round_to<S>(block.load(x + i) + block.load(residual + i));
+    block.store(residual_out + i, v);
+    sum = fma(v, v, sum);
+  });
+  return reduce_add(sum);
+}
+
+template <class A, class T, class R>
+A sum_of_squares_of_sum(const T* x, const R* residual, int64_t n) {
+  Pair<A> sum = pair<A>(0);
+  for_each_block<A>(n, [&](int64_t i, auto block) {
+    const Pair<A> v = block.load(x + i) + block.load(residual + i);
+    sum = fma(v, v, sum);
+  });
+  return reduce_add(sum);
+}
+
+// y = (v * r) * s over n columns; `next` is what will be read after this, or v itself.
+template <class T, Rounding kRounding, class A, class S, class O>
+void normalize(const S* v, A r, const A* s, O* y, int64_t n, bool stream, const S* next) {
+  const Pair<A> rs = pair<A>(r);
+  stream = stream && can_stream(y);
+  for_each_block<A>(n, [&](int64_t i, auto block) {
+    __builtin_prefetch(next + i);
+    const Pair<A> out = scaled<T, kRounding>(block.load(v + i), rs, load_scale(s, i, block));
+    write(y + i, out, block, stream);
+  });
+}
+
+// The same for the unrounded v = x + residual, and residual_out = round(v). In place, each element is read before it is
+// written.
+template <class T, Rounding kRounding, class A, class R, class S, class O>
+void add_and_normalize(const T* x, const R* residual, A r, const A* s, O* y, S* residual_out, int64_t n) {
+  const Pair<A> rs = pair<A>(r);
+  for_each_block<A>(n, [&](int64_t i, auto block) {
+    const Pair<A> v = block.load(x + i) + block.load(residual + i);
+    const Pair<A> out = scaled<T, kRounding>(v, rs, load_scale(s, i, block));
+    block.store(residual_out + i, v);
+    block.store(y + i, out);
+  });
+}
+
+// Few long rows of dense input: threads share the columns. Same sums, same order.
+template <class T, class O, Rounding kRounding>
+void forward_by_columns(const RmsNormForward& p) {
+  using A = accumulate_t<T>;
+  const T* input = static_cast<const T*>(p.input);
+  O* output = static_cast<O*>(p.output);
+  const int64_t blocks = (p.columns + kColumns - 1) / kColumns;
+  const Scratch<double> sums(p.rows * blocks);
+  const int64_t grain = grain_for_bytes(kColumns * (sizeof(T) + sizeof(O)));
+  const auto each_block = [&](const auto& body) {
+    parallel_for(p.rows * blocks, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t c = task % blocks * kColumns;
+        body(task, task / blocks, c, smaller(kColumns, p.columns - c));
+      }
+    });
+  };
+  each_block([&](int64_t task, int64_t row, int64_t c, int64_t n) {
+    sums.data()[task] = sum_of_squares<A>(input + row_offset(p.input_layout, row) + c, n);
+  });
+  A* rstd = static_cast<A*>(p.rstd);
+  for (int64_t row = 0; row < p.rows; ++row) {
+    double sum = 0;
+    for (int64_t b = 0; b < blocks; ++b) sum += sums.data()[row * blocks + b];
+    rstd[row] = static_cast<A>(reciprocal_rms(sum, p.columns, p.eps));
+  }
+  each_block([&](int64_t, int64_t row, int64_t c, int64_t n) {
+    const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
+    if (s) s += c;
+    const T* v = input + row_offset(p.input_layout, row) + c;
+    normalize<T, kRounding>(v, rstd[row], s, output + row_offset(p.output_layout, row) + c, n, p.stream_stores, v);
+  });
+}
+
+template <class T, class O, Rounding kRounding>
+void forward_by_rows(const RmsNormForward& p) {
+  using A = accumulate_t<T>;
+  A* rstd = static_cast<A*>(p.rstd);
+  parallel_for(p.rows, grain_for_bytes(p.columns * (sizeof(T) + sizeof(O))), [&](int64_t begin, int64_t end) {
+    RowReader<T> input(p.input, p.input_layout, p.columns, begin, end);
+    RowWriter<O> output(p.output, p.output_layout, p.columns);
+    for (int64_t row = begin; row < end; ++row) {
+      const T* v = input.row(row);
+      const double sum =
+          row_sum(p.columns, [&](int64_t c, int64_t n) { return sum_of_squares<A>(v + c, n); });
+      const A r = static_cast<A>(reciprocal_rms(sum, p.columns, p.eps));
+      rstd[row] = r;
+      const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
+      const T* next = input.direct() && row + 1 < end ? input.row(row + 1) : v;
+      normalize<T, kRounding>(v, r, s, output.row(row), p.columns, p.stream_stores, next);
+      output.commit(row);
+    }
+  });
+}
+
+template <class T, class O, Rounding kRounding>
+void forward(const RmsNormForward& p) {
+  const bool dense = p.input_layout.column_stride == 1 && p.output_layout.column_stride == 1;
+  if (dense && p.rows <= kFewRows && p.columns >= kLongRow) {
+    forward_by_columns<T, O, kRounding>(p);
+  } else {
+    forward_by_rows<T, O, kRounding>(p);
+  }
+}
+
+template <class T, class R, class S, class O, Rounding kRounding>
+void add_forward(const RmsNormForward& p) {
+  using A = accumulate_t<T>;
+  A* rstd = static_cast<A*>(p.rstd);
+  const int64_t bytes = p.columns * int64_t{sizeof(T) + sizeof(R) + sizeof(S) + sizeof(O)};
+  parallel_for(p.rows, grain_for_bytes(bytes), [&](int64_t begin, int64_t end) {
+    RowReader<T> input(p.input, p.input_layout, p.columns, begin, end);
+    RowReader<R> residual(p.residual, p.residual_layout, p.columns, begin, end);
+    RowWriter<S> residual_out(p.residual_out, p.residual_out_layout, p.columns);
+    RowWriter<O> output(p.output, p.output_layout, p.columns);
+    for (int64_t row = begin; row < end; ++row) {
+      const T* x = input.row(row);
+      const R* res = residual.row(row);
+      S* v = residual_out.row(row);
+      O* y = output.row(row);
+      const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
+      const double sum = row_sum(p.columns, [&](int64_t c, int64_t n) {
+        return p.exact_statistics ? sum_of_squares_of_sum<A>(x + c, res + c, n)
+                                  : add_and_sum_of_squares<A>(x + c, res + c, v + c, n);
+      });
+      const A r = static_cast<A>(reciprocal_rms(sum, p.columns, p.eps));
+      rstd[row] = r;
+      if (p.exact_statistics) {
+        add_and_normalize<T, kRounding>(x, res, r, s, y, v, p.columns);
+      } else {
+        const S* kept = v;
+        normalize<T, kRounding>(kept, r, s, y, p.columns, p.stream_stores, kept);
+      }
+      output.commit(row);
+      residual_out.commit(row);
+    }
+  });
+}
+
+// ---- backward -------------------------------------------------------------------------------------------------------
+
+// sum of g * x^ over n columns, with g = dy * s and x^ = v * r.
+template <class A, class S, class O>
+A sum_of_products(const O* dy, const S* v, const A* s, A r, int64_t n) {
+  Pair<A> sum = pair<A>(0);
+  for_each_block<A>(n, [&](int64_t i, auto block) {
+    sum = fma(block.load(dy + i) * load_scale(s, i, block), block.load(v + i), sum);
+  });
+  return reduce_add(sum) * r;
+}
+
+// dv = r * (g - x^ * mean) + dres;  ds += dy * x^. Any of dy, dres, dv and ds may be null.
+template <class A, class S, class O>
+void row_gradient(const O* dy, const S* dres, const S* v, const A* s, A r, A mean, S* dv, A* ds, int64_t n,
+                  bool stream) {
+  const Pair<A> rs = pair<A>(r), minus_mean = pair<A>(-mean);
+  stream = stream && dv && can_stream(dv);
+  for_each_block<A>(n, [&](int64_t i, auto block) {
+    const Pair<A> normal = block.load(v + i) * rs;
+    const Pair<A> grad = dy ? block.load(dy + i) : pair<A>(0);
+    if (dv) {
+      Pair<A> out = fma(normal, minus_mean, grad * load_scale(s, i, block)) * rs;
+      if (dres) out = out + block.load(dres + i);
+      write(dv + i, out, block, stream);
+    }
+    if (ds) block.store(ds + i, fma(grad, normal, block.load(ds + i)));
+  });
+}
+
+// Zeroes the partial sums [offset, offset + n) of a part for every weight row, and returns the part's sums, or null.
+template <class A>
+A* clear_part(const RmsNormBackward& p, int64_t part, int64_t offset, int64_t n) {
+  if (p.partial == nullptr) return nullptr;
+  A* sums = static_cast<A*>(p.partial) + part * p.heads * p.columns;
+  for (int64_t head = 0; head < p.heads; ++head) {
+    for (int64_t i = 0; i < n; ++i) sums[head * p.columns + offset + i] = 0;
+  }
+  return sums;
+}
+
+// Parts of the rows are the unit of work, whether or not the weight's gradient is wanted.
+template <class S, class O>
+void backward_by_rows(const RmsNormBackward& p) {
+  using A = accumulate_t<S>;
+  const A* rstd = static_cast<const A*>(p.rstd);
+  parallel_for(p.parts, 1, [&](int64_t first_part, int64_t last_part) {
+    for (int64_t part = first_part; part < last_part; ++part) {
+      const int64_t begin = p.rows * part / p.parts, end = p.rows * (part + 1) / p.parts;
+      RowReader<O> grad_output(p.grad_output, p.grad_output_layout, p.columns, begin, end);
+      RowReader<S> grad_residual(p.grad_residual_out, p.grad_residual_out_layout, p.columns, begin, end);
+      RowReader<S> value(p.value, p.value_layout, p.columns, begin, end);
+      A* sums = clear_part<A>(p, part, 0, p.columns);
+      for (int64_t row = begin; row < end; ++row) {
+        const O* dy = p.grad_output ? grad_output.row(row) : nullptr;
+        const S* dres = p.grad_residual_out ? grad_residual.row(row) : nullptr;
+        const S* v = value.row(row);
+        const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
+        S* dv = p.grad_input ? static_cast<S*>(p.grad_input) + row * p.columns : nullptr;
+        A* ds = sums ? sums + row % p.heads * p.columns : nullptr;
+        double sum = 0;
+        if (dy && dv) {
+          sum = row_sum(p.columns, [&](int64_t c, int64_t n) {
+            return sum_of_products(dy + c, v + c, at(s, c), rstd[row], n);
+          });
+        }
+        const A mean = static_cast<A>(sum / static_cast<double>(p.columns));
+        row_gradient(dy, dres, v, s, rstd[row], mean, dv, ds, p.columns, p.stream_stores);
+      }
+    }
+  });
+}
+
+// Few long rows: threads share the columns. Same sums, same order.
+template <class S, class O>
+void backward_by_columns(const RmsNormBackward& p) {
+  using A = accumulate_t<S>;
+  const A* rstd = static_cast<const A*>(p.rstd);
+  const int64_t blocks = (p.columns + kColumns - 1) / kColumns;
+  const int64_t grain = grain_for_bytes(kColumns * int64_t{sizeof(S) + sizeof(O)});
+  const auto grad_output = [&](int64_t row) {
+    return p.grad_output ? static_cast<const O*>(p.grad_output) + row_offset(p.grad_output_layout, row) : nullptr;
+  };
+  const auto value = [&](int64_t row) { return static_cast<const S*>(p.value) + row_offset(p.value_layout, row); };
+
+  const Scratch<double> sums(p.rows * blocks);
+  const Scratch<A> means(p.rows);
+  parallel_for(p.rows * blocks, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t row = task / blocks, c = task % blocks * kColumns;
+      const O* dy = grad_output(row);
+      const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
+      const int64_t n = smaller(kColumns, p.columns - c);
+      sums.data()[task] = dy && p.grad_input ? sum_of_products(dy + c, value(row) + c, at(s, c), rstd[row], n) : 0;
+    }
+  });
+  for (int64_t row = 0; row < p.rows; ++row) {
+    double sum = 0;
+    for (int64_t b = 0; b < blocks; ++b) sum += sums.data()[row * blocks + b];
+    means.data()[row] = static_cast<A>(sum / static_cast<double>(p.columns));
+  }
+  parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin * kColumns; c < smaller(end * kColumns, p.columns); c += kColumns) {
+      const int64_t n = smaller(kColumns, p.columns - c);
+      for (int64_t part = 0; part < p.parts; ++part) {
+        A* part_sums = clear_part<A>(p, part, c, n);
+        for (int64_t row = p.rows * part / p.parts; row < p.rows * (part + 1) / p.parts; ++row) {
+          const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
+          const S* dres = p.grad_residual_out ? static_cast<const S*>(p.grad_residual_out) +
+                                                    row_offset(p.grad_residual_out_layout, row)
+                                              : nullptr;
+          S* dv = p.grad_input ? static_cast<S*>(p.grad_input) + row * p.columns + c : nullptr;
+          A* ds = part_sums ? part_sums + row % p.heads * p.columns + c : nullptr;
+          row_gradient(at(grad_output(row), c), at(dres, c), value(row) + c, at(s, c), rstd[row],
+                       means.data()[row], dv, ds, n, p.stream_stores);
+        }
+      }
+    }
+  });
+}
+
+template <class S, class O>
+void backward(const RmsNormBackward& p) {
+  const bool dense = p.value_layout.column_stride == 1 &&
+                     (!p.grad_output || p.grad_output_layout.column_stride == 1) &&
+                     (!p.grad_residual_out || p.grad_residual_out_layout.column_stride == 1);
+  if (dense && p.rows <= kFewRows && p.columns >= kLongRow) {
+    backward_by_columns<S, O>(p);
+  } else {
+    backward_by_rows<S, O>(p);
+  }
+}
+
+// ---- weights --------------------------------------------------------------------------------------------------------
+
+template <class From, class A>
+void convert(const Convert& p) {
+  const From* from = static_cast<const From*>(p.from);
+  A* to = static_cast<A*>(p.to);
+  const A offset = static_cast<A>(p.offset);
+  if constexpr (kSame<A, accumulate_t<From>>) {
+    if (p.from_stride == 1) {
+      return for_each_block<A>(
+          p.count, [&](int64_t i, auto block) { block.store(to + i, block.load(from + i) + pair<A>(offset)); });
+    }
+  }
+  for (int64_t i = 0; i < p.count; ++i) to[i] = to_accumulate<A>(from[i * p.from_stride]) + offset;
+}
+
+template <class A, class To>
+void combine_parts(const CombineParts& p) {
+  const A* partial = static_cast<const A*>(p.partial);
+  To* to = static_cast<To*>(p.to);
+  const int64_t bytes = kColumns * p.parts * int64_t{sizeof(A)};
+  parallel_for((p.count + kColumns - 1) / kColumns, grain_for_bytes(bytes), [&](int64_t first, int64_t last) {
+    const int64_t begin = first * kColumns, end = smaller(last * kColumns, p.count);
+    if constexpr (kSame<A, accumulate_t<To>>) {
+      for_each_block<A>(end - begin, [&](int64_t i, auto block) {
+        Pair<A> sum = block.load(partial + begin + i);
+        for (int64_t part = 1; part < p.parts; ++part) sum = sum + block.load(partial + part * p.count + begin + i);
+        block.store(to + begin + i, sum);
+      });
+    } else {
+      for (int64_t i = begin; i < end; ++i) {
+        A sum = partial[i];
+        for (int64_t part = 1; part < p.parts; ++part) sum += partial[part * p.count + i];
+        to[i] = from_accumulate<To>(sum);
+      }
+    }
+  });
+}
+
+// ---- dispatch: the one place where types become templates -----------------------------------------------------------
+
+// Calls f(Type<O>, rounding) for the outputs that T allows: T itself, or fp32 for a narrower T that a weight promoted.
+// Rounding to T says nothing when arithmetic is in T.
+template <class T, class F>
+void with_output(DType output_type, Rounding rounding, const F& f) {
+  if constexpr (!kLow<T>) {
+    f(Type<T>{}, Constant<Rounding::kOnce>{});
+  } else if (output_type != kDType<T>) {
+    f(Type<float>{}, Constant<Rounding::kLlama>{});
+  } else if (rounding == Rounding::kLlama) {
+    f(Type<T>{}, Constant<Rounding::kLlama>{});
+  } else {
+    f(Type<T>{}, Constant<Rounding::kOnce>{});
+  }
+}
+
+void dispatch_forward(const RmsNormForward& p) {
+  with_type(p.input_type, [&](auto input) {
+    using T = typename decltype(input)::type;
+    with_output<T>(p.output_type, p.rounding, [&](auto output, auto rounding) {
+      using O = typename decltype(output)::type;
+      if (p.residual == nullptr) return forward<T, O, rounding.value>(p);
+      with_type(p.residual_type, [&](auto residual) {
+        using R = typename decltype(residual)::type;
+        if constexpr (kSame<T, double> == kSame<R, double>) {
+          add_forward<T, R, promote_t<T, R>, O, rounding.value>(p);
+        }
+      });
+    });
+  });
+}
+
+void dispatch_backward(const RmsNormBackward& p) {
+  with_type(p.stream_type, [&](auto stream) {
+    using S = typename decltype(stream)::type;
+    with_type(p.output_type, [&](auto output) {
+      using O = typename decltype(output)::type;
+      // The output is of the stream's type, or fp32 beside a narrower stream, or narrower beside an fp32 stream.
+      if constexpr (kSame<S, O> || (kSame<S, float> && kLow<O>) || (kLow<S> && kSame<O, float>)) backward<S, O>(p);
+    });
+  });
+}
+
+void dispatch_convert(const Convert& p) {
+  with_type(p.from_type, [&](auto from) {
+    using From = typename decltype(from)::type;
+    if (p.to_type == DType::float64) return convert<From, double>(p);
+    if constexpr (!kSame<From, double>) convert<From, float>(p);
+  });
+}
+
+void dispatch_combine_parts(const CombineParts& p) {
+  with_type(p.to_type, [&](auto to) {
+    using To = typename decltype(to)::type;
+    if (p.partial_type == DType::float64) return combine_parts<double, To>(p);
+    if constexpr (!kSame<To, double>) combine_parts<float, To>(p);
+  });
+}
+
+}  // namespace
+
+extern const RmsNormKernels rms_norm_kernels = {
+    dispatch_forward,       dispatch_backward, rms_norm_gated_forward,
+    rms_norm_gated_backward, dispatch_convert,  dispatch_combine_parts,
+};
+
+}  // namespace OPWRIGHT_ISA
+}  // namespace opwright

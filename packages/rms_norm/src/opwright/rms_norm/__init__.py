@@ -1,0 +1,35 @@
+"""RMSNorm, residual-add RMSNorm and gated RMSNorm for PyTorch: kernels in C++, forward and backward.
+
+The golden reference, :mod:`opwright.rms_norm.reference`, can be imported even where the compiled library cannot load;
+then the operators raise an ImportError that says what to do.
+"""
+
+from __future__ import annotations
+
+from . import reference
+
+try:
+    from . import drop_in
+    from .modules import AddRMSNorm, RMSNorm, RMSNormGated
+    from .ops import add_rms_norm, add_rms_norm_, kernel_level, rms_norm, rms_norm_gated
+except ImportError as error:
+    _load_error = error
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            raise ImportError(str(_load_error)) from _load_error
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "AddRMSNorm",
+    "RMSNorm",
+    "RMSNormGated",
+    "add_rms_norm",
+    "add_rms_norm_",
+    "drop_in",
+    "kernel_level",
+    "reference",
+    "rms_norm",
+    "rms_norm_gated",
+]

@@ -1,0 +1,261 @@
+"""Everything about the operators that is not a kernel: fakes, autograd, vmap, sharding. Schemas are in csrc/bind.cpp.
+
+Autocast has no rule of its own: the operators are not in any list of torch's, so they compute in the dtypes they are given.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from . import _fakes, _sharding, _vmap, reference
+from ._runtime import DifferentiableOp, load_library, once, vjp_of
+
+load_library(__package__, "rms_norm_forward")
+
+# ---- second order: the backward operators are differentiable themselves, through the reference's explicit gradient ----
+
+
+def _save_arguments(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.is_tensor = [isinstance(value, Tensor) for value in inputs]
+    ctx.options = [value for value in inputs if not isinstance(value, Tensor)]
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
+
+
+def _saved_arguments(ctx: FunctionCtx) -> tuple[Any, ...]:
+    tensors, options = iter(ctx.saved_tensors), iter(ctx.options)
+    return tuple(next(tensors) if tensor else next(options) for tensor in ctx.is_tensor)
+
+
+def _second_order(backward: Any) -> Any:
+    """Return the backward of a backward operator whose reference is ``backward``."""
+
+    def backward_of_backward(ctx: FunctionCtx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        return vjp_of(backward, _saved_arguments(ctx), ctx.needs_input_grad, grads)
+
+    return backward_of_backward
+
+
+# ---- rms_norm ----------------------------------------------------------------------------------------------------------
+
+
+def _rms_norm_backward_reference(
+    grad_output: Tensor,
+    input: Tensor,
+    weight: Tensor | None,
+    rstd: Tensor,
+    eps: float,
+    weight_offset: float,
+    need_input: bool,
+    need_weight: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    grads = reference.rms_norm_backward(grad_output, input, weight, rstd, eps, weight_offset)
+    return grads[0] if need_input else None, grads[1] if need_weight else None
+
+
+rms_norm_backward = DifferentiableOp(
+    "rms_norm_backward",
+    reference=_rms_norm_backward_reference,
+    save=_save_arguments,
+    backward=_second_order(_rms_norm_backward_reference),
+)
+
+
+def _save_rms_norm(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    input, weight, ctx.eps, ctx.weight_offset, _ = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(input, weight, output[1])
+
+
+def _rms_norm_gradient(ctx: FunctionCtx, grad_output: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    input, weight, rstd = ctx.saved_tensors
+    grad_input, grad_weight = rms_norm_backward(
+        grad_output, input, weight, rstd, ctx.eps, ctx.weight_offset, *ctx.needs_input_grad[:2]
+    )
+    return grad_input, grad_weight, None, None, None
+
+
+rms_norm_forward = DifferentiableOp(
+    "rms_norm_forward", reference=reference.rms_norm_forward, save=_save_rms_norm, backward=_rms_norm_gradient
+)
+
+# ---- add_rms_norm ------------------------------------------------------------------------------------------------------
+
+
+def _add_rms_norm_backward_reference(
+    grad_output: Tensor | None,
+    grad_residual_out: Tensor | None,
+    residual_out: Tensor,
+    weight: Tensor | None,
+    rstd: Tensor,
+    eps: float,
+    weight_offset: float,
+    need_sum: bool,
+    need_weight: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    grads = reference.add_rms_norm_backward(
+        grad_output, grad_residual_out, residual_out, weight, rstd, eps, weight_offset
+    )
+    return grads[0] if need_sum else None, grads[1] if need_weight else None
+
+
+add_rms_norm_backward = DifferentiableOp(
+    "add_rms_norm_backward",
+    reference=_add_rms_norm_backward_reference,
+    save=_save_arguments,
+    backward=_second_order(_add_rms_norm_backward_reference),
+)
+
+
+def _save_add_rms_norm(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    input, residual, weight, ctx.eps, ctx.weight_offset, _, _ = inputs
+    ctx.dtypes = input.dtype, residual.dtype
+    ctx.mark_non_differentiable(output[2])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(output[1], weight, output[2])
+
+
+def _add_rms_norm_gradient(
+    ctx: FunctionCtx, grad_output: Tensor | None, grad_residual_out: Tensor | None, _: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    residual_out, weight, rstd = ctx.saved_tensors
+    need_input, need_residual, need_weight = ctx.needs_input_grad[:3]
+    if grad_output is None and grad_residual_out is None:
+        return (None,) * 7
+    grad_sum, grad_weight = add_rms_norm_backward(
+        grad_output,
+        grad_residual_out,
+        residual_out,
+        weight,
+        rstd,
+        ctx.eps,
+        ctx.weight_offset,
+        need_input or need_residual,
+        need_weight,
+    )
+    return (
+        grad_sum.to(ctx.dtypes[0]) if need_input else None,
+        grad_sum.to(ctx.dtypes[1]) if need_residual else None,
+        grad_weight,
+        None,
+        None,
+        None,
+        None,
+    )
+
+
+add_rms_norm_forward = DifferentiableOp(
+    "add_rms_norm_forward",
+    reference=reference.add_rms_norm_forward,
+    save=_save_add_rms_norm,
+    backward=_add_rms_norm_gradient,
+)
+
+
+def add_rms_norm_in_place(input: Tensor, residual: Tensor, weight: Tensor | None, *options: Any) -> None:
+    """Call ``opwright::add_rms_norm_``; where a gradient is needed, or under a transform, compute apart and copy."""
+    tensors = (input, residual) if weight is None else (input, residual, weight)
+    needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if not needs_grad and not torch._C._are_functorch_transforms_active():
+        torch.ops.opwright.add_rms_norm_(input, residual, weight, *options)
+        return
+    _fakes.check_in_place(input, residual, weight, *options)
+    output, residual_out, _ = add_rms_norm_forward(input, residual, weight, *options)
+    input.copy_(output)
+    residual.copy_(residual_out)
+
+
+# ---- rms_norm_gated ----------------------------------------------------------------------------------------------------
+
+
+def _rms_norm_gated_reference(
+    input: Tensor,
+    gate: Tensor | None,
+    weight: Tensor | None,
+    eps: float,
+    activation: int,
+    norm_before_gate: bool,
+    group_size: int,
+    rounding: int,
+) -> tuple[Tensor, Tensor]:
+    return reference.rms_norm_gated_forward(
+        input, gate, weight, eps, activation, norm_before_gate, group_size or None, rounding
+    )
+
+
+def _rms_norm_gated_backward_reference(
+    grad_output: Tensor,
+    input: Tensor,
+    gate: Tensor | None,
+    weight: Tensor | None,
+    rstd: Tensor,
+    eps: float,
+    activation: int,
+    norm_before_gate: bool,
+    group_size: int,
+    need_input: bool,
+    need_gate: bool,
+    need_weight: bool,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    grads = reference.rms_norm_gated_backward(
+        grad_output, input, gate, weight, rstd, eps, activation, norm_before_gate, group_size or None
+    )
+    return tuple(grad if need else None for grad, need in zip(grads, (need_input, need_gate, need_weight)))
+
+
+rms_norm_gated_backward = DifferentiableOp(
+    "rms_norm_gated_backward",
+    reference=_rms_norm_gated_backward_reference,
+    save=_save_arguments,
+    backward=_second_order(_rms_norm_gated_backward_reference),
+)
+
+
+def _save_rms_norm_gated(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    input, gate, weight, ctx.eps, ctx.activation, ctx.norm_before_gate, ctx.group_size, _ = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(input, gate, weight, output[1])
+
+
+def _rms_norm_gated_gradient(ctx: FunctionCtx, grad_output: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    input, gate, weight, rstd = ctx.saved_tensors
+    options = (ctx.eps, ctx.activation, ctx.norm_before_gate, ctx.group_size)
+    grads = rms_norm_gated_backward(grad_output, input, gate, weight, rstd, *options, *ctx.needs_input_grad[:3])
+    return (*grads, None, None, None, None, None)
+
+
+rms_norm_gated_forward = DifferentiableOp(
+    "rms_norm_gated_forward",
+    reference=_rms_norm_gated_reference,
+    save=_save_rms_norm_gated,
+    backward=_rms_norm_gated_gradient,
+)
+
+# ---- registration ------------------------------------------------------------------------------------------------------
+
+_OPERATORS = (
+    rms_norm_forward,
+    rms_norm_backward,
+    add_rms_norm_forward,
+    add_rms_norm_backward,
+    rms_norm_gated_forward,
+    rms_norm_gated_backward,
+)
+
+
+def _register(library: torch.library.Library) -> None:
+    for operator in _OPERATORS:
+        operator.register(library)
+    _fakes.register(library)
+    _vmap.register(library)
+
+
+once(__package__, _register)
+# DTensor's registration API costs a second to import; who uses DTensor has paid for it.
+if "torch.distributed.tensor" in sys.modules:
+    once(f"{__package__}.sharding", _sharding.register)

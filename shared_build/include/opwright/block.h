@@ -1,0 +1,117 @@
+// Loops over contiguous data that read like the formula.
+//
+//   for_each_block<float>(n, [&](int64_t i, auto block) {
+//     Pair<float> x = block.load(input + i);         // any storage type; two vectors at once
+//     block.store(output + i, x * scale);
+//   });
+//
+// Blocks are two vectors wide, since two vectors of floats make one full vector of bfloat16 or float16. The last block may be
+// partial: it reads and writes its own elements only, and its other lanes are zero.
+#pragma once
+
+#include <cstdint>
+
+#include "opwright/simd.h"
+
+namespace opwright {
+inline namespace OPWRIGHT_ISA {
+namespace {
+
+template <class A>
+struct Pair {
+  Vec<A> lo, hi;
+  friend Pair operator+(Pair a, Pair b) { return {a.lo + b.lo, a.hi + b.hi}; }
+  friend Pair operator-(Pair a, Pair b) { return {a.lo - b.lo, a.hi - b.hi}; }
+  friend Pair operator*(Pair a, Pair b) { return {a.lo * b.lo, a.hi * b.hi}; }
+};
+
+template <class A>
+Pair<A> pair(A x) {
+  return {splat<A>(x), splat<A>(x)};
+}
+
+template <class A>
+Pair<A> fma(Pair<A> a, Pair<A> b, Pair<A> c) {
+  return {fma(a.lo, b.lo, c.lo), fma(a.hi, b.hi, c.hi)};
+}
+
+// Rounds to the storage type T and back.
+template <class T, class A>
+Pair<A> round_to(Pair<A> x) {
+  return {round_to<T>(x.lo), round_to<T>(x.hi)};
+}
+
+// Sum of all lanes, in an order that only the level fixes.
+template <class A>
+A reduce_add(Pair<A> x) {
+  return reduce_add(x.lo + x.hi);
+}
+
+template <class A>
+constexpr int64_t kBlock = 2 * kLanes<A>;
+
+template <class A>
+struct FullBlock {
+  template <class S>
+  Pair<A> load(const S* from) const {
+    Pair<A> x;
+    load2<A>(from, x.lo, x.hi);
+    return x;
+  }
+  template <class S>
+  void store(S* to, Pair<A> x) const {
+    store2(to, x.lo, x.hi);
+  }
+  // A store that passes the caches by; `to` must be aligned as stream2 asks.
+  template <class S>
+  void stream(S* to, Pair<A> x) const {
+    stream2(to, x.lo, x.hi);
+  }
+};
+
+template <class A>
+struct PartialBlock {
+  int count;  // 1 to kBlock - 1
+
+  template <class S>
+  Pair<A> load(const S* from) const {
+    constexpr int lanes = kLanes<A>;
+    if (count <= lanes) return {load_some(from, count), splat<A>(0)};
+    return {opwright::load<A>(from), load_some(from + lanes, count - lanes)};
+  }
+  template <class S>
+  void store(S* to, Pair<A> x) const {
+    constexpr int lanes = kLanes<A>;
+    store_some(to, x.lo, count < lanes ? count : lanes);
+    if (count > lanes) store_some(to + lanes, x.hi, count - lanes);
+  }
+  template <class S>
+  void stream(S* to, Pair<A> x) const {
+    store(to, x);
+  }
+
+ private:
+  template <class S>
+  static Vec<A> load_some(const S* from, int n) {
+    return n == kLanes<A> ? opwright::load<A>(from) : load_partial<A>(from, n);
+  }
+  template <class S>
+  static void store_some(S* to, Vec<A> x, int n) {
+    if (n == kLanes<A>) {
+      opwright::store(to, x);
+    } else {
+      store_partial(to, x, n);
+    }
+  }
+};
+
+template <class A, class F>
+inline __attribute__((always_inline)) void for_each_block(int64_t n, const F& f) {
+  int64_t i = 0;
+  for (; i + kBlock<A> <= n; i += kBlock<A>) f(i, FullBlock<A>{});
+  if (i < n) f(i, PartialBlock<A>{static_cast<int>(n - i)});
+}
+
+}  // namespace
+}  // namespace OPWRIGHT_ISA
+}  // namespace opwright

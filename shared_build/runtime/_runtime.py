@@ -1,0 +1,188 @@
+"""What every opwright package needs at run time: loading its library, and one definition of an operator's derivative.
+
+The build installs this file into each package, so that packages stand alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.autograd.function import FunctionCtx
+
+__all__ = ["DifferentiableOp", "load_library", "once", "vjp_of"]
+
+NAMESPACE = "opwright"
+TORCH_FLOOR = (2, 11)
+
+# The types whose call goes straight to a kernel; a subclass (DTensor, FakeTensor) goes through the dispatcher.
+_PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def load_library(package: str, probe: str) -> None:
+    """Load ``package``'s compiled library, unless this process has its operators already.
+
+    Args:
+        package: the importing package, for example ``opwright.rms_norm``.
+        probe: an operator that the library defines.
+
+    Raises:
+        ImportError: if torch is too old or the library is missing or does not load; the message says what to do.
+    """
+    version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    if version < TORCH_FLOOR:
+        raise ImportError(
+            f"{package}: expected torch {'.'.join(map(str, TORCH_FLOOR))} or later, but got {torch.__version__}; "
+            "upgrade it with: pip install --upgrade torch"
+        )
+    # A second copy of the library, from another path, would define the same operators again and end the process.
+    if torch._C._dispatch_has_kernel(f"{NAMESPACE}::{probe}"):
+        return
+    distribution = package.replace(".", "-").replace("_", "-")
+    spec = importlib.util.find_spec("._C", package)
+    if spec is None or spec.origin is None:
+        raise ImportError(
+            f"{package}: expected its compiled library _C.so beside __init__.py, but got none; "
+            f"install the package (pip install {distribution}) instead of importing its source folder"
+        )
+    try:
+        torch.ops.load_library(spec.origin)
+    except OSError as error:
+        raise ImportError(
+            f"{package}: its compiled library does not load under torch {torch.__version__}: {error}; "
+            f"reinstall it with: pip install --force-reinstall --no-deps {distribution}"
+        ) from error
+
+
+def once(name: str, register: Callable[[torch.library.Library], None]) -> None:
+    """Run ``register`` with a library fragment, once per process, whatever is imported twice or reloaded.
+
+    Args:
+        name: names the set of registrations; the package's module.
+        register: makes registrations on the library it is given, which lives as long as the process.
+    """
+    done: dict[str, torch.library.Library] = torch.ops.__dict__.setdefault("_opwright_registrations", {})
+    if name not in done:
+        library = torch.library.Library(NAMESPACE, "FRAGMENT")
+        done[name] = library
+        register(library)
+
+
+class DifferentiableOp:
+    """A call of an operator by the cheapest way that is right in the caller's situation.
+
+    The dispatcher holds the operator twice: ``name``, with autograd registered from here, and ``name_raw``, the same
+    kernel without. A call goes
+
+    1. to ``name`` under ``torch.compile`` and ``torch.export``, under a dispatch mode and for tensor subclasses;
+    2. to the reference under a functorch transform or forward-mode AD, which it supports and a kernel cannot;
+    3. through a ``torch.autograd.Function`` around ``name_raw`` if an input requires grad;
+    4. to ``name_raw`` otherwise, which pays for no autograd.
+
+    ``save`` and ``backward`` serve both forms of autograd.
+
+    Args:
+        name: the operator's name in the namespace ``opwright``.
+        reference: the golden implementation with the operator's arguments and results.
+        save: ``save(ctx, inputs, outputs)`` keeps what ``backward`` needs.
+        backward: ``backward(ctx, *grad_outputs)`` returns one gradient, or None, per argument.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        reference: Callable[..., Any],
+        save: Callable[[FunctionCtx, tuple[Any, ...], Any], None],
+        backward: Callable[..., Any],
+    ) -> None:
+        self.name = name
+        self.reference = reference
+        self.save = save
+        self.backward = backward
+        packet = getattr(torch.ops, NAMESPACE)
+        self.op = getattr(packet, name).default
+        self.raw = getattr(packet, f"{name}_raw").default
+        self.function = _make_function(name, self.raw, save, backward)
+
+    def register(self, library: torch.library.Library) -> None:
+        """Register autograd on ``opwright::name``."""
+        torch.library.register_autograd(
+            f"{NAMESPACE}::{self.name}", self.backward, setup_context=self._setup_context, lib=library
+        )
+
+    def _setup_context(self, ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
+        self.save(ctx, inputs, output)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the operator; positional arguments in the order of its schema."""
+        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+            return self.op(*args)
+        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            return self.reference(*args)
+        requires_grad = False
+        for arg in args:
+            if isinstance(arg, Tensor):
+                if type(arg) not in _PLAIN:
+                    return self.op(*args)
+                requires_grad = requires_grad or arg.requires_grad
+        if requires_grad and torch.is_grad_enabled():
+            return self.function.apply(*args)
+        return self.raw(*args)
+
+
+def _make_function(
+    name: str,
+    raw: Callable[..., Any],
+    save: Callable[[FunctionCtx, tuple[Any, ...], Any], None],
+    backward: Callable[..., Any],
+) -> type[torch.autograd.Function]:
+    def forward(ctx: FunctionCtx, *args: Any) -> Any:
+        outputs = raw(*args)
+        save(ctx, args, outputs)
+        return outputs
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(f"{name}_function", (torch.autograd.Function,), members)
+
+
+def vjp_of(reference: Callable[..., Any], args: tuple[Any, ...], needed: Iterator[bool], grads: tuple[Any, ...]) -> Any:
+    """Return the gradients of ``reference`` at ``args``: right to any order, as slow as eager PyTorch.
+
+    Args:
+        reference: a differentiable function of ``args``, returning a tensor or a tuple with tensors and None.
+        args: its arguments; the tensors among them may require grad.
+        needed: for each argument, whether its gradient is wanted.
+        grads: one cotangent, or None, per output.
+
+    Returns:
+        A tuple with one gradient, or None, per argument.
+    """
+    create_graph = torch.is_grad_enabled()
+    wanted = [i for i, need in enumerate(needed) if need and isinstance(args[i], Tensor)]
+    with torch.enable_grad():
+        # Views, so that the derivative is taken here and yet stays connected to the caller's graph.
+        views = list(args)
+        for i in wanted:
+            views[i] = args[i].view_as(args[i]) if args[i].requires_grad else args[i].detach().requires_grad_()
+        outputs = reference(*views)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o is not None and o.requires_grad]
+        found: tuple[Tensor | None, ...] = (None,) * len(wanted)
+        if pairs and wanted:
+            found = torch.autograd.grad(
+                [o for o, _ in pairs],
+                [views[i] for i in wanted],
+                [g for _, g in pairs],
+                create_graph=create_graph,
+                allow_unused=True,
+            )
+    results: list[Tensor | None] = [None] * len(args)
+    for i, gradient in zip(wanted, found, strict=True):
+        results[i] = gradient
+    return tuple(results)
