@@ -50,6 +50,15 @@ A reduce_add(Pair<A> x) {
 template <class A>
 constexpr int64_t kBlock = 2 * kLanes<A>;
 
+// Asks for the block at `from`, which need not be readable.
+template <class A, class S>
+void prefetch_block(const S* from) {
+  constexpr int64_t kLine = 64, bytes = kBlock<A> * int64_t{sizeof(S)};
+  for (int64_t offset = 0; offset < bytes; offset += kLine) {
+    __builtin_prefetch(reinterpret_cast<const char*>(from) + offset);
+  }
+}
+
 template <class A>
 struct FullBlock {
   template <class S>

@@ -69,8 +69,8 @@ inline DType float_dtype(const Tensor& tensor, const char* op, const char* argum
   if (code == aoti_torch_dtype_bfloat16()) return DType::bfloat16;
   if (code == aoti_torch_dtype_float16()) return DType::float16;
   if (code == aoti_torch_dtype_float64()) return DType::float64;
-  const std::string expected = std::string(argument) + " of dtype bfloat16, float16, float32 or float64";
-  check(false, op, expected.c_str(), [&] { return dtype_name(code); });
+  check(false, op, [&] { return std::string(argument) + " of dtype bfloat16, float16, float32 or float64"; },
+        [&] { return dtype_name(code); });
   return DType::float32;
 }
 
@@ -202,9 +202,8 @@ inline RowLayout contiguous_rows(int64_t rows, int64_t columns) {
 }
 
 inline void check_cpu(const Tensor& tensor, const char* op, const char* argument) {
-  if (tensor.is_cpu()) return;
-  const std::string expected = std::string(argument) + " on the CPU, like the input";
-  check(false, op, expected.c_str(), [] { return std::string("one on another device"); });
+  check(tensor.is_cpu(), op, [&] { return std::string(argument) + " on the CPU, like the input"; },
+        "one on another device");
 }
 
 // True when a result of this many bytes should be written past the caches: it would push out everything else and would not be
