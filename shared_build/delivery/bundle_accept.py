@@ -128,7 +128,7 @@ def pip_install(python: Path, arguments: Sequence[str | Path], what: str, index:
     hint = (
         "Without a package index every requirement must lie in a --find-links directory."
         if offline
-        else "Is the package index reachable? Without one: --no-index --find-links DIRECTORY, with the wheels "
+        else "Is the package index reachable? Without one: --no-index --find-links DIRECTORY with wheels "
         "of requirements.txt and torch in it"
     )
     run([python, "-m", "pip", "install", "--quiet", *index, *arguments], f"installing {what}", hint)

@@ -22,9 +22,8 @@ def _planned(contract: Contract) -> Iterator[dict[str, Any]]:
     from shared_build.benchmarking.floors import Floor
 
     for entry in contract.data.get("performance", {}).get("floors", []):
-        floor = Floor(
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-        )
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
+        floor = Floor(**values)
         for name, cells in floor.groups():
             single = cells[0] if len(cells) == 1 else (floor.case, "", "", None)
             yield {
@@ -69,7 +68,6 @@ def measure(contract: Contract, out: Path, progress: Progress) -> tuple[list[dic
             root=Path.cwd(),
             python=sys.executable,
             progress=False,
-            on_progress=lambda done, total, what: progress("speed and memory", done, total, what),
         )
     except (MeasurementError, ValueError) as error:
         return unmeasured(contract, "fails", f"nothing was measured: {str(error).splitlines()[0]}"), {}

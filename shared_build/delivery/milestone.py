@@ -42,7 +42,7 @@ from rich.progress import (
 )
 
 from . import building, bundle, verdicts
-from .bundle_accept import AcceptError, clean_environment, run, run_check
+from .bundle_accept import AcceptError, clean_environment, digest, files_of, run, run_check
 from .contract import ContractError, load_contract, package_problems
 from .report import render
 
@@ -251,8 +251,8 @@ def _finish(
         + (" --skip-performance" if options.skip_performance else "")
         + (f" --torch {options.torch}" if options.torch_given else ""),
         "files": {
-            name: {"bytes": (partial / name).stat().st_size, "sha256": bundle.digest(partial / name)}
-            for name in bundle.files_of(partial)
+            name: {"bytes": (partial / name).stat().st_size, "sha256": digest(partial / name)}
+            for name in files_of(partial)
         },
     }
     (partial / "report.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
