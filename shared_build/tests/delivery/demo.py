@@ -233,9 +233,10 @@ def make_package(root: Path, **changes: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     (package / "shared_build" / "delivery").symlink_to(SHARED / "delivery")
-    for name in ("floors", "cases", "machine"):
-        target = package / "shared_build" / "benchmarking" / f"{name}.py"
-        target.symlink_to(SHARED / "benchmarking" / f"{name}.py")
+    for module in (SHARED / "benchmarking").glob("*.py"):
+        target = package / "shared_build" / "benchmarking" / module.name
+        if not target.exists():
+            target.symlink_to(module)
     return package
 
 
