@@ -1,0 +1,1 @@
+"""Scaffolding of a new operator package: ``python -m shared_build.template my_op``."""
