@@ -23,13 +23,13 @@ const RmsNormKernels& kernels() {
 
 DType check_input(const Tensor& input, const char* op, const char* argument = "input") {
   const DType type = float_dtype(input, op, argument);
-  check(input.dim() >= 1, op, "input with at least 1 dimension", [] { return std::string("0"); });
+  check(input.dim() >= 1, op, "input with at least 1 dimension", "0");
   return type;
 }
 
 void check_same_shape(const Tensor& tensor, const Tensor& input, const char* op, const char* argument) {
-  const std::string expected = std::string(argument) + " of shape " + text(sizes(input));
-  check(same(sizes(tensor), sizes(input)), op, expected.c_str(), [&] { return text(sizes(tensor)); });
+  check(same(sizes(tensor), sizes(input)), op, [&] { return std::string(argument) + " of shape " + text(sizes(input)); },
+        [&] { return text(sizes(tensor)); });
   check_cpu(tensor, op, argument);
 }
 
@@ -52,11 +52,12 @@ DType check_companion(const Tensor& tensor, const char* argument, DType input_ty
   const bool narrow = code == aoti_torch_dtype_float32() || code == aoti_torch_dtype_bfloat16() ||
                       code == aoti_torch_dtype_float16();
   const bool wide = code == aoti_torch_dtype_float64() && input_type == DType::float64;
-  const std::string expected = std::string(argument) + " of dtype " +
-                               (input_type == DType::float64 ? "bfloat16, float16, float32 or float64"
-                                                             : "bfloat16, float16 or float32") +
-                               " with " + dtype_name(input_type) + " input";
-  check(narrow || wide, op, expected.c_str(), [&] { return dtype_name(code); });
+  const auto expected = [&] {
+    const char* types =
+        input_type == DType::float64 ? "bfloat16, float16, float32 or float64" : "bfloat16, float16 or float32";
+    return std::string(argument) + " of dtype " + types + " with " + dtype_name(input_type) + " input";
+  };
+  check(narrow || wide, op, expected, [&] { return dtype_name(code); });
   return float_dtype(tensor, op, argument);
 }
 
@@ -67,11 +68,12 @@ DType check_weight(const OptionalTensor& weight, const Tensor& input, DType inpu
   const Shape shape = sizes(input), given = sizes(*weight);
   const bool row = given.ndim == 1 && given[0] == shape[-1];
   const bool heads = per_head && given.ndim == 2 && shape.ndim >= 2 && given[1] == shape[-1] && given[0] == shape[-2];
-  std::string expected = "weight of shape (" + std::to_string(shape[-1]) + ",)";
-  if (per_head && shape.ndim >= 2) {
-    expected += " or (" + std::to_string(shape[-2]) + ", " + std::to_string(shape[-1]) + ")";
-  }
-  check(row || heads, op, expected.c_str(), [&] { return text(given); });
+  const auto expected = [&] {
+    const std::string one = "weight of shape (" + std::to_string(shape[-1]) + ",)";
+    if (!per_head || shape.ndim < 2) return one;
+    return one + " or (" + std::to_string(shape[-2]) + ", " + std::to_string(shape[-1]) + ")";
+  };
+  check(row || heads, op, expected, [&] { return text(given); });
   check_cpu(*weight, op, "weight");
   return type;
 }
@@ -208,7 +210,7 @@ std::tuple<OptionalTensor, OptionalTensor> backward(const char* op, const Option
     p.output_type = float_dtype(*grad_output, op, "grad_output");
     check((p.output_type == DType::float64) == (p.stream_type == DType::float64) &&
               (p.output_type == p.stream_type || p.output_type == DType::float32 || p.stream_type == DType::float32),
-          op, "grad_output of the output's dtype", [&] { return std::string(dtype_name(p.output_type)); });
+          op, "grad_output of the output's dtype", dtype_name(p.output_type));
   }
   if (grad_residual_out) {
     check_same_shape(*grad_residual_out, value, op, "grad_residual_out");
@@ -368,12 +370,12 @@ void add_rms_norm_(const Tensor& input, const Tensor& residual, const OptionalTe
   constexpr const char* kOp = "add_rms_norm_";
   RmsNormForward p = add_rms_norm_params(kOp, input, residual, weight, eps, rounding, statistics);
   const auto check_holds = [&](const char* argument, DType result, DType own) {
-    const std::string expected = std::string(argument) + " of dtype " + dtype_name(result) + " to hold its result";
-    check(result == own, kOp, expected.c_str(), [&] { return std::string(dtype_name(own)); });
+    const auto expected = [&] { return std::string(argument) + " of dtype " + dtype_name(result) + " to hold its result"; };
+    check(result == own, kOp, expected, dtype_name(own));
   };
   check_holds("input", p.output_type, p.input_type);
   check_holds("residual", p.stream_type, p.residual_type);
-  const auto overlapping = [] { return std::string("overlapping memory"); };
+  constexpr const char* overlapping = "overlapping memory";
   check(without_overlap(input), kOp, "input whose elements lie apart", overlapping);
   check(without_overlap(residual), kOp, "residual whose elements lie apart", overlapping);
   const Extent a = extent(input), b = extent(residual);
@@ -381,7 +383,7 @@ void add_rms_norm_(const Tensor& input, const Tensor& residual, const OptionalTe
   RowLayout output_layout{}, residual_layout{};
   const bool few = collapse_rows(sizes(input), strides(input), 1, &output_layout) &&
                    collapse_rows(sizes(residual), strides(residual), 1, &residual_layout);
-  check(few, kOp, "tensors whose leading dimensions merge into at most 6", [] { return std::string("more"); });
+  check(few, kOp, "tensors whose leading dimensions merge into at most 6", "more");
   if (weight) {
     const Extent w = extent(*weight);
     check((a.first > w.last || w.first > a.last) && (b.first > w.last || w.first > b.last), kOp,
@@ -406,16 +408,16 @@ GatedTypes check_gated(const char* op, const Tensor& input, const OptionalTensor
   types.input = check_input(input, op);
   if (gate) {
     check_same_shape(*gate, input, op, "gate");
-    const std::string expected = std::string("gate of dtype ") + dtype_name(types.input);
-    check(dtype_code(*gate) == dtype_code(types.input), op, expected.c_str(),
+    check(dtype_code(*gate) == dtype_code(types.input), op,
+          [&] { return std::string("gate of dtype ") + dtype_name(types.input); },
           [&] { return dtype_name(dtype_code(*gate)); });
   }
   types.weight = check_weight(weight, input, types.input, false, op);
   check_option(activation, op, kActivations);
   check_option(rounding, op, kRoundings);
   const int64_t columns = sizes(input)[-1];
-  const std::string expected = "group_size to be positive and to divide " + std::to_string(columns);
-  check(group_size >= 0 && (group_size == 0 || columns % group_size == 0), op, expected.c_str(),
+  check(group_size >= 0 && (group_size == 0 || columns % group_size == 0), op,
+        [&] { return "group_size to be positive and to divide " + std::to_string(columns); },
         [&] { return std::to_string(group_size); });
   types.output = rounding == 1 && !norm_before_gate ? promote(types.input, types.weight) : types.input;
   return types;
@@ -474,7 +476,7 @@ std::tuple<OptionalTensor, OptionalTensor, OptionalTensor> rms_norm_gated_backwa
   RmsNormGatedBackward p{};
   p.output_type = float_dtype(grad_output, kOp, "grad_output");
   check(p.output_type == types.input || (p.output_type == DType::float32 && element_size(types.input) < 4), kOp,
-        "grad_output of the output's dtype", [&] { return std::string(dtype_name(p.output_type)); });
+        "grad_output of the output's dtype", dtype_name(p.output_type));
   p.groups = group_count(input, group_size);
   p.columns = sizes(input)[-1] / p.groups;
   p.rows = rows_of(input) * p.groups;

@@ -64,7 +64,7 @@ void normalize(const S* v, A r, const A* s, O* y, int64_t n, bool stream, const 
   const Pair<A> rs = pair<A>(r);
   stream = stream && can_stream(y);
   for_each_block<A>(n, [&](int64_t i, auto block) {
-    __builtin_prefetch(next + i);
+    prefetch_block<A>(next + i);
     const Pair<A> out = scaled<T, kRounding>(block.load(v + i), rs, load_scale(s, i, block));
     write(y + i, out, block, stream);
   });
@@ -73,13 +73,27 @@ void normalize(const S* v, A r, const A* s, O* y, int64_t n, bool stream, const 
 // The same for the unrounded v = x + residual, and residual_out = round(v). In place, each element is read before it is
 // written.
 template <class T, Rounding kRounding, class A, class R, class S, class O>
-void add_and_normalize(const T* x, const R* residual, A r, const A* s, O* y, S* residual_out, int64_t n) {
+void add_and_normalize(const T* x, const R* residual, A r, const A* s, O* y, S* residual_out, int64_t n, bool stream) {
   const Pair<A> rs = pair<A>(r);
+  stream = stream && can_stream(y) && can_stream(residual_out);
   for_each_block<A>(n, [&](int64_t i, auto block) {
     const Pair<A> v = block.load(x + i) + block.load(residual + i);
     const Pair<A> out = scaled<T, kRounding>(v, rs, load_scale(s, i, block));
-    block.store(residual_out + i, v);
-    block.store(y + i, out);
+    write(residual_out + i, v, block, stream);
+    write(y + i, out, block, stream);
+  });
+}
+
+// The same for v = round(x + residual), kept in a scratch row, so that residual_out can be written past the caches as well.
+template <class T, Rounding kRounding, class A, class S, class O>
+void normalize_and_copy(const S* v, A r, const A* s, O* y, S* residual_out, int64_t n) {
+  const Pair<A> rs = pair<A>(r);
+  const bool stream = can_stream(y) && can_stream(residual_out);
+  for_each_block<A>(n, [&](int64_t i, auto block) {
+    const Pair<A> kept = block.load(v + i);
+    const Pair<A> out = scaled<T, kRounding>(kept, rs, load_scale(s, i, block));
+    write(residual_out + i, kept, block, stream);
+    write(y + i, out, block, stream);
   });
 }
 
@@ -158,10 +172,13 @@ void add_forward(const RmsNormForward& p) {
     RowReader<R> residual(p.residual, p.residual_layout, p.columns, begin, end);
     RowWriter<S> residual_out(p.residual_out, p.residual_out_layout, p.columns);
     RowWriter<O> output(p.output, p.output_layout, p.columns);
+    const bool through_scratch = p.stream_stores && !p.exact_statistics;
+    const Scratch<S> scratch(through_scratch ? p.columns : 0);
     for (int64_t row = begin; row < end; ++row) {
       const T* x = input.row(row);
       const R* res = residual.row(row);
-      S* v = residual_out.row(row);
+      S* sum_row = residual_out.row(row);
+      S* v = through_scratch ? scratch.data() : sum_row;
       O* y = output.row(row);
       const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
       const double sum = row_sum(p.columns, [&](int64_t c, int64_t n) {
@@ -171,10 +188,11 @@ void add_forward(const RmsNormForward& p) {
       const A r = static_cast<A>(reciprocal_rms(sum, p.columns, p.eps));
       rstd[row] = r;
       if (p.exact_statistics) {
-        add_and_normalize<T, kRounding>(x, res, r, s, y, v, p.columns);
+        add_and_normalize<T, kRounding>(x, res, r, s, y, sum_row, p.columns, p.stream_stores);
+      } else if (through_scratch) {
+        normalize_and_copy<T, kRounding>(v, r, s, y, sum_row, p.columns);
       } else {
-        const S* kept = v;
-        normalize<T, kRounding>(kept, r, s, y, p.columns, p.stream_stores, kept);
+        normalize<T, kRounding, A, S>(v, r, s, y, p.columns, false, v);
       }
       output.commit(row);
       residual_out.commit(row);
@@ -194,21 +212,35 @@ A sum_of_products(const O* dy, const S* v, const A* s, A r, int64_t n) {
   return reduce_add(sum) * r;
 }
 
-// dv = r * (g - x^ * mean) + dres;  ds += dy * x^. Any of dy, dres, dv and ds may be null.
+// One row, or a part of one, in the backward. Any of dy, dres, s, dv and ds may be null.
 template <class A, class S, class O>
-void row_gradient(const O* dy, const S* dres, const S* v, const A* s, A r, A mean, S* dv, A* ds, int64_t n,
-                  bool stream) {
+struct GradientRow {
+  const O* dy;
+  const S* dres;
+  const S* v;
+  const A* s;
+  S* dv;
+  A* ds;
+  const O* next_dy;  // what will be read after this, or dy and v themselves
+  const S* next_v;
+};
+
+// dv = r * (g - x^ * mean) + dres;  ds += dy * x^.
+template <class A, class S, class O>
+void row_gradient(GradientRow<A, S, O> row, A r, A mean, int64_t n, bool stream) {
   const Pair<A> rs = pair<A>(r), minus_mean = pair<A>(-mean);
-  stream = stream && dv && can_stream(dv);
-  for_each_block<A>(n, [&](int64_t i, auto block) {
-    const Pair<A> normal = block.load(v + i) * rs;
-    const Pair<A> grad = dy ? block.load(dy + i) : pair<A>(0);
-    if (dv) {
-      Pair<A> out = fma(normal, minus_mean, grad * load_scale(s, i, block)) * rs;
-      if (dres) out = out + block.load(dres + i);
-      write(dv + i, out, block, stream);
+  stream = stream && row.dv && can_stream(row.dv);
+  for_each_block<A>(n, [=](int64_t i, auto block) {
+    prefetch_block<A>(row.next_dy + i);
+    prefetch_block<A>(row.next_v + i);
+    const Pair<A> normal = block.load(row.v + i) * rs;
+    const Pair<A> grad = row.dy ? block.load(row.dy + i) : pair<A>(0);
+    if (row.dv) {
+      Pair<A> out = fma(normal, minus_mean, grad * load_scale(row.s, i, block)) * rs;
+      if (row.dres) out = out + block.load(row.dres + i);
+      write(row.dv + i, out, block, stream);
     }
-    if (ds) block.store(ds + i, fma(grad, normal, block.load(ds + i)));
+    if (row.ds) block.store(row.ds + i, fma(grad, normal, block.load(row.ds + i)));
   });
 }
 
@@ -249,7 +281,10 @@ void backward_by_rows(const RmsNormBackward& p) {
           });
         }
         const A mean = static_cast<A>(sum / static_cast<double>(p.columns));
-        row_gradient(dy, dres, v, s, rstd[row], mean, dv, ds, p.columns, p.stream_stores);
+        const bool last = row + 1 == end;
+        const O* next_dy = dy && grad_output.direct() && !last ? grad_output.row(row + 1) : dy;
+        const S* next_v = value.direct() && !last ? value.row(row + 1) : v;
+        row_gradient<A, S, O>({dy, dres, v, s, dv, ds, next_dy, next_v}, rstd[row], mean, p.columns, p.stream_stores);
       }
     }
   });
@@ -295,8 +330,10 @@ void backward_by_columns(const RmsNormBackward& p) {
                                               : nullptr;
           S* dv = p.grad_input ? static_cast<S*>(p.grad_input) + row * p.columns + c : nullptr;
           A* ds = part_sums ? part_sums + row % p.heads * p.columns + c : nullptr;
-          row_gradient(at(grad_output(row), c), at(dres, c), value(row) + c, at(s, c), rstd[row],
-                       means.data()[row], dv, ds, n, p.stream_stores);
+          const O* dy = at(grad_output(row), c);
+          const S* v = value(row) + c;
+          row_gradient<A, S, O>({dy, at(dres, c), v, at(s, c), dv, ds, dy, v}, rstd[row], means.data()[row], n,
+                                p.stream_stores);
         }
       }
     }

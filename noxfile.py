@@ -1,0 +1,197 @@
+"""Everything that is done with a package, as sessions: ``nox -s SESSION -- [OPERATOR ...] [--torch VERSION] [options]``.
+
+Without operators a session serves all of them; ``milestone`` needs one. ``nox`` alone runs what continuous integration runs.
+The work itself is in shared_build; this file puts it in order.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))
+
+from shared_build.environments import DEFAULT_TORCH, Environment, tools_environment, torch_environment  # noqa: E402
+
+PACKAGES = ROOT / "packages"
+OPERATORS = sorted(path.parent.name for path in PACKAGES.glob("*/pyproject.toml"))
+
+nox.needs_version = ">=2024.10.9"
+nox.options.default_venv_backend = "none"
+nox.options.error_on_external_run = False
+nox.options.sessions = ["lint", "contracts", "build", "shared", "test", "sanitize", "docs"]
+
+
+def parse(session: nox.Session) -> tuple[list[str], str, list[str]]:
+    """Split a session's arguments into operators, the torch version, and what is passed on."""
+    parser = argparse.ArgumentParser(prog=f"nox -s {session.name} --", add_help=False)
+    parser.add_argument("--torch", default=DEFAULT_TORCH)
+    options, rest = parser.parse_known_args(session.posargs)
+    named = [item for item in rest if not item.startswith("-")]
+    if named and named[0] not in OPERATORS and session.name not in {"new", "accept"}:
+        session.error(f"{session.name}: expected operators among {', '.join(OPERATORS)}, but got {named[0]}")
+    operators = [item for item in rest if item in OPERATORS]
+    return operators or OPERATORS, options.torch, [item for item in rest if item not in operators]
+
+
+def wheel(environment: Environment, operator: str) -> Path:
+    """Build a package's wheel against the environment's torch, and audit it."""
+    folder = ROOT / "build" / "wheels" / environment.path.name / operator
+    shutil.rmtree(folder, ignore_errors=True)
+    package = PACKAGES / operator
+    environment.python("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, package, env={"PYTHONPATH": ""})
+    (built,) = folder.glob("*.whl")
+    objects = package / "build" / built.stem.split("-", 2)[2]
+    environment.python("-m", "shared_build.delivery.audit", built, "--objects", objects, "--enforce-manylinux")
+    return built
+
+
+def installed(environment: Environment, operator: str) -> None:
+    """Install a freshly built wheel of the package."""
+    environment.install("--force-reinstall", "--no-deps", wheel(environment, operator))
+
+
+def finish(status: int) -> None:
+    """End nox with the exit status of a delivery, where 1 and 2 mean different things."""
+    if status:
+        raise SystemExit(status)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Formatters, linters, types, docstrings, layout, workflows. ``--fix`` rewrites what can be."""
+    operators, torch, rest = parse(session)
+    named = operators if operators != OPERATORS else []
+    torch_environment(session, torch).python("-m", "shared_build.lint", *named, *rest)
+
+
+@nox.session
+def contracts(session: nox.Session) -> None:
+    """Every contract.toml is well formed, and every criterion names its proof."""
+    operators, torch, _ = parse(session)
+    paths = [PACKAGES / operator for operator in operators]
+    torch_environment(session, torch).python("-m", "shared_build.delivery.contract", *paths)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build each wheel and audit it."""
+    operators, torch, _ = parse(session)
+    environment = torch_environment(session, torch)
+    for operator in operators:
+        wheel(environment, operator)
+
+
+@nox.session
+def shared(session: nox.Session) -> None:
+    """Tests of the shared code: SIMD numerics, the zoo of broken operators, delivery, measurement, scaffolding."""
+    _, torch, rest = parse(session)
+    environment = torch_environment(session, torch)
+    environment.python("-m", "pytest", "shared_build/tests", "-n", "2", "--dist", "loadfile", *rest)
+
+
+@nox.session
+def test(session: nox.Session) -> None:
+    """Install each package's wheel and run its tests and its conformance; pytest's options are passed on."""
+    operators, torch, rest = parse(session)
+    environment = torch_environment(session, torch)
+    for operator in operators:
+        installed(environment, operator)
+        environment.python("-m", "pytest", "-n", "2", *rest, cwd=PACKAGES / operator, env={"PYTHONPATH": ""})
+
+
+@nox.session
+def sanitize(session: nox.Session) -> None:
+    """Run each package's tests on builds with AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer."""
+    operators, torch, rest = parse(session)
+    environment = torch_environment(session, torch)
+    for operator in operators:
+        environment.python("-m", "shared_build.sanitize", operator, *rest)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run each package's asv benchmarks and compare with the last committed results. ``--quick`` for a smoke test."""
+    operators, torch, rest = parse(session)
+    environment = torch_environment(session, torch)
+    for operator in operators:
+        installed(environment, operator)
+        environment.python("-m", "shared_build.benchmarking.asv", operator, *rest)
+        environment.python("-m", "shared_build.benchmarking.callgrind", operator)
+
+
+@nox.session
+def profile(session: nox.Session) -> None:
+    """Profile each operator by itself and inside a transformer block, eager and compiled."""
+    operators, torch, rest = parse(session)
+    environment = torch_environment(session, torch)
+    for operator in operators:
+        installed(environment, operator)
+        out = ROOT / "build" / "profiles" / operator
+        environment.python("-m", "shared_build.benchmarking.profile", operator, "--out", out, *rest)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site, every warning an error. ``--serve`` shows it while it is written."""
+    _, _, rest = parse(session)
+    environment = tools_environment(session)
+    command = ["serve"] if "--serve" in rest else ["build", "--strict"]
+    environment.python("-m", "mkdocs", *command)
+
+
+@nox.session
+def milestone(session: nox.Session) -> None:
+    """Make the delivery of one operator and prove its contract; exit 0 all holds, 1 something fails, 2 undecided."""
+    if not session.posargs or session.posargs[0] not in OPERATORS:
+        session.error(f"milestone: expected one operator among {', '.join(OPERATORS)}, but got {session.posargs or 'none'}")
+    operators, torch, rest = parse(session)
+    environment = torch_environment(session, torch)
+    finish(environment.status("-m", "shared_build.delivery.milestone", operators[0], "--torch", torch, *rest))
+
+
+@nox.session
+def accept(session: nox.Session) -> None:
+    """Prove a delivered bundle again, from the bundle alone: ``nox -s accept -- dist/<op>-<version>``."""
+    if not session.posargs:
+        session.error("accept: expected the folder of a bundle, but got nothing")
+    command = [sys.executable, "-m", "shared_build.delivery.accept", *session.posargs]
+    finish(subprocess.run(command, cwd=ROOT, check=False).returncode)
+
+
+@nox.session
+def new(session: nox.Session) -> None:
+    """Scaffold a package that builds and passes the whole suite as it is made: ``nox -s new -- my_op``."""
+    if len(session.posargs) != 1:
+        session.error("new: expected one name, but got " + (" ".join(session.posargs) or "none"))
+    torch_environment(session).python("-m", "shared_build.template", session.posargs[0])
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Prove that one wheel serves several torch versions: built on one, tested under each ``--also VERSION``."""
+    parser = argparse.ArgumentParser(prog="nox -s wheels --", add_help=False)
+    parser.add_argument("--also", action="append", default=[])
+    options, _ = parser.parse_known_args(session.posargs)
+    operators, torch, _ = parse(session)
+    environment = torch_environment(session, torch)
+    for operator in (item for item in operators if item in OPERATORS):
+        built = wheel(environment, operator)
+        for version in [torch, *options.also]:
+            other = torch_environment(session, version)
+            other.install("--force-reinstall", "--no-deps", built)
+            other.python("-m", "pytest", "-n", "2", cwd=PACKAGES / operator, env={"PYTHONPATH": ""})
+
+
+@nox.session
+def peers(session: nox.Session) -> None:
+    """Compare with rival packages, where one can be installed."""
+    operators, torch, rest = parse(session)
+    environment = torch_environment(session, torch)
+    for operator in operators:
+        installed(environment, operator)
+        environment.python("-m", "shared_build.benchmarking.measure", operator, "--contender", "rival", *rest)
