@@ -25,10 +25,10 @@ HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
 COMMON = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 80, "pad_token_id": 0}
 
 
-def token_ids(batch: int = 3) -> Tensor:
-    """Random tokens ``(batch, SEQUENCE)``, none of them a special one."""
-    generator = torch.Generator().manual_seed(11)
-    return torch.randint(5, VOCABULARY, (batch, SEQUENCE), generator=generator)
+def token_ids(generator: torch.Generator | None = None) -> Tensor:
+    """Random tokens ``(3, SEQUENCE)``, none of them a special one."""
+    generator = generator or torch.Generator().manual_seed(11)
+    return torch.randint(5, VOCABULARY, (3, SEQUENCE), generator=generator)
 
 
 def norms(model: nn.Module) -> dict[str, nn.Module]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -23,11 +24,6 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 def dtype_name(dtype: torch.dtype) -> str:
     """``torch.bfloat16`` as ``bfloat16``."""
     return str(dtype).removeprefix("torch.")
-
-
-def shape_name(shape: tuple[int, ...]) -> str:
-    """A shape as ``(2, 3)`` and ``(3,)``."""
-    return str(tuple(int(size) for size in shape))
 
 
 def option(op: str, name: str, value: str | int, names: tuple[str, ...]) -> str:
@@ -64,14 +60,29 @@ def check(op: str, input: Tensor, weight: Tensor | None, eps: float, *, heads: b
     if weight is None:
         return
     check_weight_dtype(op, "weight", weight, input)
-    shapes = [tuple(input.shape[-1:])]
-    if heads and input.dim() >= 2:
-        shapes.append(tuple(input.shape[-2:]))
-    if tuple(weight.shape) not in shapes:
-        allowed = " or ".join(shape_name(shape) for shape in shapes)
-        raise ValueError(
-            f"{op}: expected weight of shape {allowed}, but got {shape_name(tuple(weight.shape))}"
-        )
+    _check_shape(op, "weight", weight, input.shape[-1:], input.shape[-2:] if heads else ())
+
+
+def _check_shape(op: str, name: str, tensor: Tensor, *shapes: Sequence[int]) -> None:
+    """Refuse a tensor of none of the shapes, which differ in length.
+
+    Sizes that are not known while tracing are compared at run time. Dynamo, which takes no message that is
+    put together later, guards on them instead.
+    """
+
+    def message() -> str:
+        allowed = " or ".join(dict.fromkeys(str(tuple(shape)) for shape in shapes if len(shape)))
+        return f"{op}: expected {name} of shape {allowed}, but got {tuple(tensor.shape)}"
+
+    fitting = [shape for shape in shapes if len(shape) == tensor.dim()]
+    if not fitting:
+        raise ValueError(message())
+    for size, wanted in zip(tensor.shape, fitting[0], strict=True):
+        if torch.compiler.is_dynamo_compiling():
+            if size != wanted:
+                raise ValueError(message())
+        else:
+            torch._check_value(size == wanted, message)
 
 
 def check_weight_dtype(op: str, name: str, other: Tensor, input: Tensor) -> None:
@@ -108,11 +119,7 @@ def check_like(op: str, name: str, other: Tensor, input: Tensor, *, same_dtype: 
     Raises:
         ValueError: where they differ.
     """
-    if other.shape != input.shape:
-        raise ValueError(
-            f"{op}: expected {name} of shape {shape_name(tuple(input.shape))}, "
-            f"but got {shape_name(tuple(other.shape))}"
-        )
+    _check_shape(op, name, other, input.shape)
     if same_dtype and other.dtype != input.dtype:
         raise ValueError(
             f"{op}: expected {name} of dtype {dtype_name(input.dtype)}, but got {dtype_name(other.dtype)}"

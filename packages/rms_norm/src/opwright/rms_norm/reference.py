@@ -209,9 +209,8 @@ def rms_norm_gated(
     Raises:
         ValueError: for a dtype, shape or option outside of the above.
     """
-    return rms_norm_gated_forward(
-        input, gate, weight, eps, activation, norm_before_gate, group_size, rounding
-    )[0]
+    size = group_length("rms_norm_gated", input.shape[-1], group_size)
+    return rms_norm_gated_forward(input, gate, weight, eps, activation, norm_before_gate, size, rounding)[0]
 
 
 def rms_norm_forward(
@@ -307,7 +306,7 @@ def rms_norm_gated_forward(
         eps: as for :func:`rms_norm`.
         activation: name, or the operator's number (0 silu, 1 sigmoid).
         norm_before_gate: as for :func:`rms_norm_gated`.
-        group_size: as for :func:`rms_norm_gated`.
+        group_size: as for :func:`rms_norm_gated`, or the operator's 0 for None.
         rounding: name, or the operator's number (0 once, 1 llama).
         rstd: ``input.shape[:-1] + (D // group_size,)``, as for :func:`rms_norm_forward`.
 
@@ -320,7 +319,7 @@ def rms_norm_gated_forward(
     check(op, input, weight, eps, heads=False)
     if gate is not None:
         check_like(op, "gate", gate, input, same_dtype=True)
-    size = group_length(op, input.shape[-1], group_size)
+    size = group_length(op, input.shape[-1], group_size or None)
     dtype = compute_dtype(input.dtype)
     v = input.to(dtype)
     act = None if gate is None else activate(gate.to(dtype), activation)
