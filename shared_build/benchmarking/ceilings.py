@@ -123,7 +123,7 @@ def copied_bytes(bytes_moved: int) -> int:
 def _rate(work: Callable[[], float], seconds: float) -> float:
     """Median rate in 1e9 per second over samples that fill `seconds`."""
     work()
-    rates = []
+    rates: list[float] = []
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline or len(rates) < 5:
         start = time.perf_counter()

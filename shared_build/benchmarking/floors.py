@@ -192,7 +192,7 @@ def _entry(kind: type, entry: Mapping[str, Any], where: str, cases: Mapping[str,
         raise ValueError(f"{where}: expected a ratio above 0, but got {entry['ratio']!r}")
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
     _member(where, "case", values["case"], list(cases))
-    case = cases[values["case"]]
+    case = cases[str(values["case"])]
     for shape in values["shapes"]:
         _member(
             f"{where} of {case.name}",

@@ -2,13 +2,12 @@
 #include "opwright/block.h"
 #include "opwright/ceilings.h"
 #include "opwright/simd_math.h"
-#include "opwright/simd_math.h"
 
 namespace opwright {
 inline namespace OPWRIGHT_ISA {
 namespace {
 
-// Four blocks an iteration: enough loads in flight to hide memory latency, as in the kernels that are compared.
+// Reads 4 KiB ahead: the hardware's own prefetchers stop at the end of a page.
 template <bool kNonTemporal>
 void copy_lines(void* to, const void* from, int64_t bytes) {
   const float* source = static_cast<const float*>(from);
@@ -22,10 +21,11 @@ void copy_lines(void* to, const void* from, int64_t bytes) {
       block.store(target + i, block.load(source + i));
     }
   });
+  if constexpr (kNonTemporal) stream_fence();
 }
 
-// Chains are independent, and there are more of them than latency times throughput of any processor this runs on; with 16
-// registers (AVX2) 12 chains leave room for the two factors.
+// Chains are independent, and there are more of them than latency times throughput of any processor
+// this runs on; with 16 registers (AVX2) 12 chains leave room for the two factors.
 constexpr int kChains = 12;
 
 float multiply_add_steps(int64_t steps) {
@@ -50,8 +50,8 @@ void exponentials(float* to, const float* from, int64_t count) {
 }  // namespace
 
 extern const CeilingKernels ceiling_kernels;
-const CeilingKernels ceiling_kernels = {copy_lines<true>, copy_lines<false>, multiply_add_steps, exponentials,
-                                        int64_t{2} * kChains * kLanes<float>};
+const CeilingKernels ceiling_kernels = {copy_lines<true>, copy_lines<false>, multiply_add_steps,
+                                        exponentials, int64_t{2} * kChains * kLanes<float>};
 
 }  // namespace OPWRIGHT_ISA
 }  // namespace opwright

@@ -1,7 +1,9 @@
-// What this machine can do at best, measured by the library that is being judged: same thread pool, same instruction set.
+// What this machine can do at best, measured by the library that is being judged: same thread pool,
+// same instruction set.
 //
-// Every op library exports these C functions, so that a benchmark needs no compiler where it runs. They are reached through
-// ctypes; nothing in an operator calls them. Each returns 0, or 1 when its arguments are refused, and throws nothing.
+// Every op library exports these C functions, so that a benchmark needs no compiler where it runs.
+// They are reached through ctypes; nothing in an operator calls them. Each returns 0, or 1 when its
+// arguments are refused, and throws nothing.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +23,8 @@ struct CeilingKernels {
   // Copies `bytes` bytes, a multiple of kCeilingLine; both pointers aligned to it.
   void (*stream)(void* to, const void* from, int64_t bytes);
   void (*plain)(void* to, const void* from, int64_t bytes);
-  // Runs `steps` steps of independent chains of fused multiply-adds in registers; returns a value that depends on all.
+  // Runs `steps` steps of independent chains of fused multiply-adds in registers; returns a value
+  // that depends on all.
   float (*multiply_add)(int64_t steps);
   // to[i] = exp(from[i]) for `count` floats.
   void (*exponential)(float* to, const float* from, int64_t count);
@@ -34,12 +37,18 @@ constexpr int64_t kCeilingLine = 64;  // bytes
 
 }  // namespace opwright
 
-// Copies `bytes` bytes (a multiple of 64, both pointers 64-byte aligned, not overlapping) over the thread pool.
-OPWRIGHT_CEILING int32_t opwright_ceiling_copy(void* to, const void* from, int64_t bytes, int32_t mode);
+// Copies `bytes` bytes (a multiple of 64, both pointers 64-byte aligned, not overlapping) over the
+// thread pool.
+OPWRIGHT_CEILING int32_t opwright_ceiling_copy(void* to, const void* from, int64_t bytes,
+                                               int32_t mode);
 
-// Runs `chains` ranges of `steps` multiply-add steps over the thread pool; *flops is how many operations that were.
-OPWRIGHT_CEILING int32_t opwright_ceiling_multiply_add(int64_t chains, int64_t steps, double* flops);
+// Runs `chains` ranges of `steps` multiply-add steps over the thread pool; *flops is how many
+// operations that were.
+OPWRIGHT_CEILING int32_t opwright_ceiling_multiply_add(int64_t chains, int64_t steps,
+                                                       double* flops);
 
-// Evaluates exp on `count` floats `repeats` times, each range `repeats` times in a row over the thread pool. The data should
-// fit the first-level cache of each thread: it is arithmetic that is measured.
-OPWRIGHT_CEILING int32_t opwright_ceiling_exp(float* to, const float* from, int64_t count, int64_t repeats);
+// Evaluates exp on `count` floats `repeats` times, each range `repeats` times in a row over the
+// thread pool. The data should fit the first-level cache of each thread: it is arithmetic that is
+// measured.
+OPWRIGHT_CEILING int32_t opwright_ceiling_exp(float* to, const float* from, int64_t count,
+                                              int64_t repeats);
