@@ -1,4 +1,4 @@
-"""Make ``packages/<op>`` from the template: a small operator that builds and passes the whole suite as it is."""
+"""Make ``packages/<op>`` from the template: a small operator that builds and passes its suite as it is."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _format(folder: Path, root: Path) -> None:
     """Let the formatters wrap lines that the operator's name made longer or shorter."""
     sources = [path for path in (folder / "csrc").rglob("*") if path.is_file()]
     commands: list[tuple[str, list[str], list[Path]]] = [
-        ("ruff", ["check", "--quiet", "--select=I", "--fix"], [folder]),
+        ("ruff", ["check", "--quiet", "--select=I,RUF022", "--fix"], [folder]),
         ("ruff", ["format", "--quiet"], [folder]),
         ("clang-format", ["-i", "--style=file"], sources),
     ]
