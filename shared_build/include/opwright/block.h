@@ -121,6 +121,29 @@ inline __attribute__((always_inline)) void for_each_block(int64_t n, const F& f)
   if (i < n) f(i, PartialBlock<A>{static_cast<int>(n - i)});
 }
 
+// Sums over contiguous data: `step(i, block, sum)` returns `sum` with the block's terms added. Two sums are kept, so that one
+// addition need not wait for the other; which block enters which is fixed by n and the level.
+//
+//   A squares = sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
+//     const Pair<A> v = block.load(x + i);
+//     return fma(v, v, sum);
+//   });
+template <class A, class Step>
+inline __attribute__((always_inline)) A sum_over_blocks(int64_t n, const Step& step) {
+  Pair<A> even = pair<A>(0), odd = pair<A>(0);
+  int64_t i = 0;
+  for (; i + 2 * kBlock<A> <= n; i += 2 * kBlock<A>) {
+    even = step(i, FullBlock<A>{}, even);
+    odd = step(i + kBlock<A>, FullBlock<A>{}, odd);
+  }
+  if (i + kBlock<A> <= n) {
+    even = step(i, FullBlock<A>{}, even);
+    i += kBlock<A>;
+  }
+  if (i < n) odd = step(i, PartialBlock<A>{static_cast<int>(n - i)}, odd);
+  return reduce_add(even + odd);
+}
+
 }  // namespace
 }  // namespace OPWRIGHT_ISA
 }  // namespace opwright

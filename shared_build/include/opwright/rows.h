@@ -28,14 +28,17 @@ namespace {
 
 constexpr int64_t kRowsPerBlock = 16;
 
-[[maybe_unused]] int64_t row_offset(const RowLayout& layout, int64_t row) {
-  if (layout.ndim == 1) return row * layout.stride[0];
+[[maybe_unused, gnu::noinline]] int64_t row_offset_of_many(const RowLayout& layout, int64_t row) {
   int64_t offset = 0;
   for (int64_t d = layout.ndim - 1; d > 0; --d) {
     offset += (row % layout.size[d]) * layout.stride[d];
     row /= layout.size[d];
   }
   return offset + row * layout.stride[0];
+}
+
+[[maybe_unused]] int64_t row_offset(const RowLayout& layout, int64_t row) {
+  return layout.ndim == 1 ? row * layout.stride[0] : row_offset_of_many(layout, row);
 }
 
 // Owns scratch memory for `count` elements of T; none for 0.

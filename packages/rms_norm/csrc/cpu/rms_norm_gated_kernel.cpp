@@ -37,14 +37,12 @@ ValueAndSlope<A> activate_with_slope(Pair<A> z) {
 // v = x * act(z), or x without a gate, into `v`; returns the sum of squares.
 template <Activation kActivation, class A, class T>
 A gate_and_sum_of_squares(const T* x, const T* z, A* v, int64_t n) {
-  Pair<A> sum = pair<A>(0);
-  for_each_block<A>(n, [&](int64_t i, auto block) {
+  return sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
     Pair<A> gated = block.load(x + i);
     if (z) gated = gated * activate<kActivation>(block.load(z + i));
     block.store(v + i, gated);
-    sum = fma(gated, gated, sum);
+    return fma(gated, gated, sum);
   });
-  return reduce_add(sum);
 }
 
 template <class T, class P, class O, Rounding kRounding, Activation kActivation>
@@ -114,8 +112,7 @@ void gated_backward(const RmsNormGatedBackward& p) {
         const Pair<A> rs = pair<A>(rstd[row]);
 
         const double sum = row_sum(p.columns, [&](int64_t c, int64_t n) {
-          Pair<A> products = pair<A>(0);
-          for_each_block<A>(n, [&](int64_t i, auto block) {
+          return sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> products) {
             Pair<A> hat = block.load(x + c + i), g = block.load(dy + c + i);
             if (gate_first) hat = hat * activate<kActivation>(block.load(z + c + i));
             hat = hat * rs;
@@ -127,11 +124,10 @@ void gated_backward(const RmsNormGatedBackward& p) {
             }
             if (ds) block.store(ds + c + i, fma(g, hat, block.load(ds + c + i)));
             g = g * scale;
-            products = fma(g, hat, products);
             block.store(normal + c + i, hat);
             block.store(grad + c + i, g);
+            return fma(g, hat, products);
           });
-          return reduce_add(products);
         });
         if (!dx && !(dz && gate_first)) continue;
 

@@ -28,34 +28,28 @@ constexpr int64_t kLongRow = 1 << 15;  // of rows with at least this many
 
 template <class A, class S>
 A sum_of_squares(const S* v, int64_t n) {
-  Pair<A> sum = pair<A>(0);
-  for_each_block<A>(n, [&](int64_t i, auto block) {
+  return sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
     const Pair<A> x = block.load(v + i);
-    sum = fma(x, x, sum);
+    return fma(x, x, sum);
   });
-  return reduce_add(sum);
 }
 
 // residual_out = round_S(x + residual); returns the sum of its squares.
 template <class A, class T, class R, class S>
 A add_and_sum_of_squares(const T* x, const R* residual, S* residual_out, int64_t n) {
-  Pair<A> sum = pair<A>(0);
-  for_each_block<A>(n, [&](int64_t i, auto block) {
+  return sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
     const Pair<A> v = round_to<S>(block.load(x + i) + block.load(residual + i));
     block.store(residual_out + i, v);
-    sum = fma(v, v, sum);
+    return fma(v, v, sum);
   });
-  return reduce_add(sum);
 }
 
 template <class A, class T, class R>
 A sum_of_squares_of_sum(const T* x, const R* residual, int64_t n) {
-  Pair<A> sum = pair<A>(0);
-  for_each_block<A>(n, [&](int64_t i, auto block) {
+  return sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
     const Pair<A> v = block.load(x + i) + block.load(residual + i);
-    sum = fma(v, v, sum);
+    return fma(v, v, sum);
   });
-  return reduce_add(sum);
 }
 
 // y = (v * r) * s over n columns; `next` is what will be read after this, or v itself.
@@ -205,11 +199,9 @@ void add_forward(const RmsNormForward& p) {
 // sum of g * x^ over n columns, with g = dy * s and x^ = v * r.
 template <class A, class S, class O>
 A sum_of_products(const O* dy, const S* v, const A* s, A r, int64_t n) {
-  Pair<A> sum = pair<A>(0);
-  for_each_block<A>(n, [&](int64_t i, auto block) {
-    sum = fma(block.load(dy + i) * load_scale(s, i, block), block.load(v + i), sum);
+  return r * sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
+    return fma(block.load(dy + i) * load_scale(s, i, block), block.load(v + i), sum);
   });
-  return reduce_add(sum) * r;
 }
 
 // One row, or a part of one, in the backward. Any of dy, dres, s, dv and ds may be null.
