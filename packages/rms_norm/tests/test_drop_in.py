@@ -28,7 +28,7 @@ def normed(x, eps=EPS):
 
 
 def agree(actual, expected):
-    """The same dtype and values; the order of summation shows in a few steps, in 16 bits in a few elements."""
+    """The same dtype and values; the order of summation shows in steps, or in a few elements of 16 bits."""
     assert actual.dtype == expected.dtype
     assert actual.shape == expected.shape
     low = expected.dtype in (BF16, FP16)
