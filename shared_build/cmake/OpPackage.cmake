@@ -85,8 +85,10 @@ function(_opwright_isa_objects target level vector_bytes sources)
   add_library(${objects} OBJECT ${sources})
   _opwright_common_flags(${objects})
   target_compile_definitions(${objects} PRIVATE OPWRIGHT_ISA=isa_${level} OPWRIGHT_VECTOR_BYTES=${vector_bytes})
-  # -ffast-math is never used: it would change the floating-point mode of the whole process.
-  target_compile_options(${objects} PRIVATE -fno-math-errno -fno-trapping-math -ffp-contract=fast -fno-lto ${ARGN})
+  # -ffast-math is never used: it would change the floating-point mode of the whole process. A landing pad would bring a weak
+  # symbol into the object, so there are none; exceptions of other files pass through, which needs the unwind tables.
+  target_compile_options(${objects} PRIVATE -fno-math-errno -fno-trapping-math -ffp-contract=fast -fno-lto -fno-exceptions
+                                            -fasynchronous-unwind-tables ${ARGN})
   string(TOUPPER "${level}" upper)
   target_compile_definitions(${target} PRIVATE OPWRIGHT_HAVE_${upper}=1)
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:${objects}>)
@@ -129,7 +131,8 @@ function(op_package op)
   _opwright_isa_levels(${target} "${arg_CPU_KERNELS};${OPWRIGHT_SHARED}/src/ceilings_kernel.cpp")
   set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME "_C" SUFFIX ".so")
   target_compile_definitions(${target} PRIVATE TORCH_TARGET_VERSION=${OPWRIGHT_TORCH_FLOOR})
-  target_link_libraries(${target} PRIVATE opwright::torch)
+  # The C++ runtime before torch, which exports copies of some of its functions without their versions.
+  target_link_libraries(${target} PRIVATE $<$<PLATFORM_ID:Linux>:stdc++> opwright::torch)
   if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
     target_link_options(${target} PRIVATE $<$<NOT:$<BOOL:${OPWRIGHT_SANITIZE}>>:-Wl,--no-undefined> -Wl,-z,relro,-z,now -Wl,--gc-sections)
     if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT OPWRIGHT_SANITIZE)

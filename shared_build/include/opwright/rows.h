@@ -20,7 +20,8 @@ struct RowLayout {
   int64_t column_stride;
 };
 
-// Scratch memory aligned to 64 bytes. Throws std::bad_alloc. Defined in src/scratch.cpp, outside the kernel objects.
+// Scratch memory aligned to 64 bytes. Throws std::bad_alloc, which ends the call; kernel objects have no landing pads, so
+// scratch that a thread holds at that moment is lost. Defined in src/scratch.cpp, outside the kernel objects.
 void* scratch_allocate(int64_t bytes);
 void scratch_free(void* pointer);
 
