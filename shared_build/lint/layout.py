@@ -11,7 +11,8 @@ TOP_LEVEL = frozenset(
     {"packages", "shared_build", "docs", "noxfile.py", "asv.conf.json", "README.md", "LICENSE", "mkdocs.yml"}
 )
 PACKAGE_FILES = (
-    *("pyproject.toml", "CMakeLists.txt", "README.md", "CHANGELOG.md", "contract.toml", "tests/spec.py"),
+    *("pyproject.toml", "CMakeLists.txt", "LICENSE", "README.md", "CHANGELOG.md", "contract.toml"),
+    *("tests/spec.py", "benchmarks/cases.py"),
     *("docs/index.md", "docs/api.md", "docs/assumptions.md", "docs/performance.md", "docs/design.md"),
 )
 MODULE_FILES = ("__init__.py", "ops.py", "registration.py", "reference.py", "py.typed")
@@ -34,6 +35,17 @@ def _check_package(root: Path, package: str) -> list[Finding]:
     link = folder / "shared_build"
     if not link.is_symlink() or link.readlink() != LINK:
         findings.append(Finding(f"{shown}/shared_build", 1, f"layout: expected a symbolic link to {LINK}"))
+
+    # An archive that holds a link out of itself is refused by pip; the build resolves the one above.
+    findings += [
+        Finding(str(path.relative_to(root)), 1, "layout: expected a regular file, but got a symbolic link")
+        for path in sorted(folder.iterdir())
+        if path.is_symlink() and path != link
+    ]
+    licence = root / "LICENSE"
+    if licence.is_file() and (folder / "LICENSE").is_file():
+        if (folder / "LICENSE").read_bytes() != licence.read_bytes():
+            findings.append(Finding(f"{shown}/LICENSE", 1, "layout: expected the text of the root's LICENSE"))
 
     required = [*PACKAGE_FILES, *(f"src/opwright/{package}/{name}" for name in MODULE_FILES)]
     findings += [

@@ -45,7 +45,7 @@ def checkout(tmp_path: Path) -> Path:
     """Make a git checkout with one package, ``demo``, that passes every check that reads files only."""
     package = tmp_path / "packages" / "demo"
     module = package / "src" / "opwright" / "demo"
-    for folder in (module, package / "tests", package / "docs", package / "csrc" / "cpu"):
+    for folder in (module, *(package / name for name in ("tests", "docs", "benchmarks", "csrc/cpu"))):
         folder.mkdir(parents=True)
     (tmp_path / "shared_build").mkdir()
     for name in layout.PACKAGE_FILES:
@@ -130,6 +130,21 @@ def test_layout_wants_the_link(checkout: Path) -> None:
     link.mkdir()
     (found,) = layout.check(Tree(checkout))
     assert "symbolic link to ../../shared_build" in found.message
+
+
+def test_layout_refuses_another_link(checkout: Path) -> None:
+    (checkout / "LICENSE").write_text("# demo\n")
+    licence = checkout / "packages/demo/LICENSE"
+    licence.unlink()
+    licence.symlink_to("../../LICENSE")
+    (found,) = layout.check(Tree(checkout))
+    assert str(found).startswith("packages/demo/LICENSE:1: layout: expected a regular file")
+
+
+def test_layout_wants_one_licence(checkout: Path) -> None:
+    (checkout / "LICENSE").write_text("another\n")
+    (found,) = layout.check(Tree(checkout))
+    assert "the text of the root's LICENSE" in found.message
 
 
 @pytest.mark.parametrize("name", layout.PACKAGE_FILES[1:])
