@@ -42,10 +42,9 @@ def _check_package(root: Path, package: str) -> list[Finding]:
         for path in sorted(folder.iterdir())
         if path.is_symlink() and path != link
     ]
-    licence = root / "LICENSE"
-    if licence.is_file() and (folder / "LICENSE").is_file():
-        if (folder / "LICENSE").read_bytes() != licence.read_bytes():
-            findings.append(Finding(f"{shown}/LICENSE", 1, "layout: expected the text of the root's LICENSE"))
+    licence, own = root / "LICENSE", folder / "LICENSE"
+    if licence.is_file() and own.is_file() and own.read_bytes() != licence.read_bytes():
+        findings.append(Finding(f"{shown}/LICENSE", 1, "layout: expected the text of the root's LICENSE"))
 
     required = [*PACKAGE_FILES, *(f"src/opwright/{package}/{name}" for name in MODULE_FILES)]
     findings += [
