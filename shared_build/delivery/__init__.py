@@ -4,8 +4,6 @@
 ``milestone``  builds, proves and writes a delivery; ``accept`` runs a delivery's own ``accept.py``
 ``audit``      looks into a wheel: what it needs at run time, and on which systems it will load
 ``report``     renders ``report.html``
+
+Each is a command line too (``python -m shared_build.delivery.<name> --help``), so nothing is imported here.
 """
-
-from .contract import Contract, ContractError, Criterion, load_contract
-
-__all__ = ["Contract", "ContractError", "Criterion", "load_contract"]

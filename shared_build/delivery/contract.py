@@ -291,7 +291,12 @@ def main(argv: Iterable[str] | None = None) -> int:
             status = 1
             print("\n".join(f"{path}: {problem}" for problem in problems), file=sys.stderr)
         else:
-            print(f"{path}: well formed, {len(contract.criteria)} criteria proven by tests and audit")
+            floors = len(contract.data.get("performance", {}).get("floors", []))
+            floors += len(contract.data.get("memory", {}).get("ceilings", []))
+            print(
+                f"{path}: well formed: {len(contract.criteria)} criteria proven by tests and audit, "
+                f"{floors} floors and ceilings by measurement"
+            )
     return status
 
 

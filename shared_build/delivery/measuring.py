@@ -58,7 +58,7 @@ def measure(contract: Contract, out: Path, progress: Progress) -> tuple[list[dic
         The verdict entries, and the benchmarks' report as a dict (empty when nothing could be measured:
         then every entry fails, with the reason; a wrong result of the operator is one).
     """
-    from shared_build.benchmarking import MeasurementError, evaluate
+    from shared_build.benchmarking import MeasurementError, evaluate, load_cases
 
     progress("speed and memory", 0, 0, "")
     try:
@@ -73,4 +73,5 @@ def measure(contract: Contract, out: Path, progress: Progress) -> tuple[list[dic
         return unmeasured(contract, "fails", f"nothing was measured: {str(error).splitlines()[0]}"), {}
     data: dict[str, Any] = report.to_dict()
     (out / "performance.json").write_text(json.dumps(data, indent=2), encoding="utf-8")
-    return list(data["verdicts"]), data
+    titles = {name: case.title for name, case in load_cases(Path.cwd()).items()}
+    return [{**entry, "title": titles[entry["case"]]} for entry in data["verdicts"]], data

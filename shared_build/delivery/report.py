@@ -66,6 +66,12 @@ def size(count: int) -> str:
     raise AssertionError("unreachable")
 
 
+def duration(seconds: float) -> str:
+    """Format a time for people: seconds below two minutes, minutes above."""
+    count, unit = (round(seconds), "second") if seconds < 120 else (round(seconds / 60), "minute")
+    return f"{count} {unit}{'' if count == 1 else 's'}"
+
+
 def _percent(value: float | None, top: float) -> float | None:
     if value is None or not math.isfinite(value):
         return None
@@ -125,11 +131,12 @@ def charts(criteria: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 top=top,
             )
         versus, unit = METRICS[metric]
+        title = rows[0]["measured"].get("title") or case.replace("_", " ")
         made.append(
             {
                 "case": case,
                 "metric": metric,
-                "title": f"{case.replace('_', ' ')} {versus} {rival}".strip(),
+                "title": f"{title}: {versus} {rival}".strip(),
                 "unit": unit,
                 "rows": rows,
                 "memory": metric == "peak_memory",
@@ -233,7 +240,7 @@ def render(report: dict[str, Any], delivered: dict[str, Any] | None = None) -> s
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, size=size)
+    environment.filters.update(number=number, size=size, duration=duration)
     return environment.get_template("report.html.j2").render(view(report, delivered))
 
 

@@ -181,6 +181,13 @@ class Report:
     def to_dict(self):
         return {"schema": 1, "command": "measure demo_op", "verdicts": self.verdicts}
 
+@dataclasses.dataclass
+class Case:
+    title: str
+
+def load_cases(root):
+    return {"forward": Case("Twice")}
+
 def evaluate(contract, operator, root, python, **options):
     if (root / "benchmarks" / "red").exists():
         raise MeasurementError("forward: the result is wrong")

@@ -26,7 +26,7 @@ def changed(edit):
 def test_the_demo_contract_is_well_formed(tmp_path, capsys):
     package = demo.make_package(tmp_path)
     assert main([str(package)]) == 0
-    assert "well formed, 5 criteria" in capsys.readouterr().out
+    assert "well formed: 5 criteria proven by tests and audit, 1 floors" in capsys.readouterr().out
     assert main([str(tmp_path / "packages")]) == 0
 
 
