@@ -286,7 +286,7 @@ class TestCasesFromReports:
         """A reciprocal root that is rounded to bfloat16 moves its whole row by up to 0.4%.
 
         The truth is the mode's own formula with the statistics in float64. (Rounding ``x * r`` to bfloat16
-        has a bias of its own where ``r`` is close to a power of two, as then ``x`` itself is the nearest value.)
+        has a bias of its own where ``r`` is close to a power of two: then ``x`` itself is the nearest value.)
         """
         x = randn(256, 4096, dtype=BF16)
         w = torch.randn(4096, generator=torch.Generator().manual_seed(1))

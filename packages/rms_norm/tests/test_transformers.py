@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
 import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -24,42 +22,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import opwright.rms_norm
-from opwright.rms_norm import reference
+from opwright.rms_norm import drop_in, reference
 
 pytest.importorskip("transformers", minversion="5.24", reason="the extra 'transformers' is not installed")
 
+from tests.model_norms import RULES, steps
 from tests.small_models import MODELS, norms, token_ids
-
-
-@dataclass(frozen=True, eq=False)
-class Rule:
-    """Which operator serves a class of norm, and with which options."""
-
-    eps: str
-    options: dict[str, Any] = field(default_factory=dict)
-    gated: bool = False
-
-    def __call__(
-        self, ops: Any, module: torch.nn.Module, x: torch.Tensor, *gate: torch.Tensor
-    ) -> torch.Tensor:
-        eps = getattr(module, self.eps)
-        if self.gated:
-            return ops.rms_norm_gated(x, *gate, module.weight, eps, **self.options)
-        return ops.rms_norm(x, module.weight, eps, **self.options)
-
-
-LLAMA = Rule("variance_epsilon", {"rounding": "llama"})
-ONCE = Rule("variance_epsilon", {"rounding": "once"})
-GEMMA = Rule("eps", {"rounding": "once", "weight_offset": 1.0})
-QWEN_GATED = Rule("variance_epsilon", {"rounding": "llama", "activation": "silu"}, gated=True)
-RULES = {
-    "LlamaRMSNorm": LLAMA,
-    "Qwen3RMSNorm": LLAMA,
-    "GptOssRMSNorm": ONCE,
-    "Gemma3RMSNorm": GEMMA,
-    "Qwen3NextRMSNorm": GEMMA,
-    "Qwen3NextRMSNormGated": QWEN_GATED,
-}
 
 
 class OperatorCalls(TorchDispatchMode):
@@ -177,73 +145,8 @@ def test_inference_in_bfloat16(model, ops):
             assert (ops is reference) == (seen.forwards == 0)
 
 
-def steps(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """How many bfloat16 values lie between two bfloat16 tensors, element by element."""
-
-    def order(value):
-        bits = value.view(torch.int16).int()
-        return torch.where(bits < 0, -(bits & 0x7FFF), bits)
-
-    return (order(actual) - order(expected)).abs()
-
-
-def test_steps_counts_values():
-    one = torch.tensor([1.0, -1.0, 0.0, 1.0], dtype=torch.bfloat16)
-    other = torch.tensor([1.0078125, -1.0078125, -0.0, -1.0], dtype=torch.bfloat16)
-    assert steps(one, other).tolist() == [1, 1, 0, 2 * 0x3F80]
-
-
-def make_norm(name: str, width: int) -> tuple[torch.nn.Module, list[torch.Tensor]]:
-    """A norm of transformers in bfloat16 with a random weight, and a million elements of input for it."""
-    family = {"Qwen3Next": "qwen3_next", "GptOss": "gpt_oss"}.get(name.split("RMSNorm")[0])
-    family = family or name.removesuffix("RMSNorm").lower()
-    modeling = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
-    module = getattr(modeling, name)(width, eps=1e-6)
-    rows = 2**20 // width
-    generator = torch.Generator().manual_seed(width)
-    with torch.no_grad():
-        module.weight += 0.5 * torch.randn(width, generator=generator)
-    scale = torch.exp(torch.randn(rows, 1, generator=generator))
-    args = [(scale * torch.randn(rows, width, generator=generator)).to(torch.bfloat16)]
-    if RULES[name].gated:
-        args.append(torch.randn(rows, width, generator=generator).to(torch.bfloat16))
-    return module.to(torch.bfloat16), args
-
-
-# Two computations may part by one step at one rounding, because they add up the squares in another order.
-# Every product that is rounded after that can make two steps of one, as its place between two powers of two
-# changes.
-MOST_STEPS = {LLAMA: 2, QWEN_GATED: 4}
-
-
-@pytest.mark.parametrize("width", [64, 1024])
-@pytest.mark.parametrize("name", RULES)
-def test_module_by_module_in_bfloat16(name, width, ops):
-    """At most one element in ten thousand differs from the model's own norm, over a million elements."""
-    module, args = make_norm(name, width)
-    with torch.no_grad():
-        expected = module(*args)
-        ours = RULES[name](ops, module, *args)
-    assert ours.dtype == expected.dtype == torch.bfloat16
-    differing = steps(ours, expected)
-    assert differing.count_nonzero() <= 1e-4 * differing.numel()
-    assert differing.max() <= MOST_STEPS.get(RULES[name], 1)
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_the_wrong_rounding_is_told_apart(name):
-    """The control: with the other rounding mode, hundreds of times as many elements differ."""
-    module, args = make_norm(name, 64)
-    rule = RULES[name]
-    other = {"once": "llama", "llama": "once"}[rule.options["rounding"]]
-    wrong = replace(rule, options={**rule.options, "rounding": other})
-    with torch.no_grad():
-        differing = steps(wrong(opwright.rms_norm, module, *args), module(*args))
-    assert differing.count_nonzero() > 1e-2 * differing.numel()
-
-
 def test_module_by_module_on_the_models_own_activations(model, ops):
-    """The same on what the model hands to its norms: head-wise, transposed and sliced inputs among it."""
+    """At most one element in ten thousand differs on what the model hands over: head-wise, sliced and all."""
     low = copy.deepcopy(model).to(torch.bfloat16)
     handed: list[tuple[torch.nn.Module, tuple[torch.Tensor, ...], torch.Tensor]] = []
     for module in norms(low).values():
@@ -258,3 +161,22 @@ def test_module_by_module_on_the_models_own_activations(model, ops):
     every = torch.cat(differing)
     assert every.numel() > 20_000
     assert every.count_nonzero() <= 1e-4 * every.numel()
+
+
+def test_official_patching_builds_the_model_with_the_drop_in_classes():
+    """The library's own way to replace classes, here through the context manager that undoes itself."""
+    from transformers.monkey_patching import apply_patches, clear_patch_mapping, register_patch_mapping
+
+    expected = MODELS["llama"]()
+    register_patch_mapping({"LlamaRMSNorm": drop_in.transformers.LlamaRMSNorm})
+    try:
+        with apply_patches():
+            model = MODELS["llama"]()
+    finally:
+        clear_patch_mapping()
+    assert {type(module) for module in norms(model).values()} == {drop_in.transformers.LlamaRMSNorm}
+    assert len(norms(model)) == len(norms(expected))
+    ours, theirs = run(model), run(expected)
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        assert distance(ours[name], value) <= (1e-5 if name == "logits" else 1e-4), name
