@@ -5,6 +5,8 @@ Everything here runs without the compiled library.
 
 import itertools
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -273,3 +275,25 @@ ERRORS = [
 def test_errors(name, args, kwargs, message):
     with pytest.raises(ValueError, match=f"^{name}: {message}$"):
         getattr(reference, name)(*args, **kwargs)
+
+
+def test_imports_where_the_library_cannot_load():
+    """Then the operators say what to do, and the reference computes."""
+    code = """
+import torch
+
+def refuse(path):
+    raise OSError("undefined symbol: aoti_torch_something")
+
+torch.ops.load_library = refuse
+from opwright.rms_norm import reference
+
+assert reference.rms_norm(torch.full((2, 4), 3.0), eps=0.0).eq(1).all()
+try:
+    from opwright.rms_norm import rms_norm
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "aoti_torch_something" in done.stdout

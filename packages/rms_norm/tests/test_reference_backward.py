@@ -1,4 +1,4 @@
-"""Gradients of the golden reference against finite differences, and its explicit formulas against autograd."""
+"""Gradients of the golden reference: against finite differences, and explicit formulas against autograd."""
 
 import pytest
 import torch

@@ -184,19 +184,19 @@ class TestRstd:
     @pytest.mark.parametrize("dtype", [*LOW, FP64])
     @pytest.mark.parametrize("profile", PROFILES)
     @pytest.mark.parametrize("eps", [0.0, 1e-6])
-    def test_is_close_to_the_true_value(self, dtype, profile, eps):
+    def test_is_close_to_the_true_value(self, dtype, profile, eps, record_property):
         """Within 2 units in float32; float64 has no wider type to add in, so its bound grows with the row."""
         arithmetic = FP64 if dtype == FP64 else FP32
-        for width in (1, 3, 64, 257, 4096):
-            x = PROFILES[profile](torch.randn(3, width, generator=torch.Generator().manual_seed(width))).to(
-                dtype
-            )
+        worst = 0.0
+        for width in (1, 3, 64, 257, 1024, 4096):
+            x = torch.randn(3, width, generator=torch.Generator().manual_seed(width))
+            x = PROFILES[profile](x).to(dtype)
             x[x == 0] = torch.finfo(dtype).smallest_normal  # a row of zeros has no norm without eps
-            most = 2 if dtype != FP64 else 2 + width / 64
-            for rounding in (ONCE, LLAMA):
-                _, rstd = ops.rms_norm_forward_raw(x, None, eps, 0.0, rounding)
-                for row, value in zip(x, rstd):
-                    assert units(value.item(), true_rstd(row, eps), arithmetic) <= most
+            _, rstd = ops.rms_norm_forward_raw(x, None, eps, 0.0, ONCE)
+            errors = [units(value.item(), true_rstd(row, eps), arithmetic) for row, value in zip(x, rstd)]
+            assert max(errors) <= (2 if dtype != FP64 else 2 + width / 64), width
+            worst = max(worst, *errors)
+        record_property("max_ulp", worst)
 
     def test_units_counts_last_places(self):
         assert units(1 + 2**-23, decimal.Decimal(1), FP32) == 1

@@ -17,7 +17,14 @@ _LOW = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Dtype of the arithmetic for an input of ``dtype``: float64 for float64, else float32."""
+    """Dtype of the arithmetic: float64 for float64, else float32.
+
+    Args:
+        dtype: of the input.
+
+    Returns:
+        ``torch.float64`` or ``torch.float32``, which is also the dtype of ``rstd``.
+    """
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
