@@ -91,5 +91,6 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let wide tables scroll by themselves, so that a narrow screen keeps its page width."""
-    return re.sub(r"(?s)<table>(.*?)</table>", r'<div class="ow-table"><table>\1</table></div>', html)
+    """Let wide tables scroll by themselves, and show the roles of docstrings as what they name."""
+    html = re.sub(r"(?s)<table>(.*?)</table>", r'<div class="ow-table"><table>\1</table></div>', html)
+    return re.sub(r":(?:func|class|meth|mod|attr):(?=<code>)", "", html)
