@@ -4,8 +4,8 @@
 // number of threads, so f must treat every index alike: what it computes for an index may not depend on the range that the
 // index came in. Reductions are split by shape into a fixed number of parts and combined in order, never by thread.
 //
-// Guarantees: nested calls run serially; an exception thrown by f reaches the caller with its type and text (the first one,
-// when several ranges throw); in a child process made by fork everything runs serially, since the pool's threads do not
+// Guarantees: nested calls run serially; an exception thrown by f reaches the caller with its text, as the standard type
+// that Python maps (the first one, when several ranges throw); in a child process made by fork everything runs serially, since the pool's threads do not
 // exist there; count <= 0 calls nothing.
 #pragma once
 

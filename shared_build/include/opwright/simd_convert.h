@@ -242,12 +242,36 @@ OPWRIGHT_INLINE S from_accumulate(A x) {
   }
 }
 
+/// Lanes of double as float, rounded to nearest, and back. Never written lane by lane: gcc 12 takes
+/// a vector put together from converted lanes for the vector itself and drops the rounding.
+template <Packed D>
+OPWRIGHT_INLINE Pack<float, sizeof(D) / 2> float_of_double(D x) {
+  if constexpr (WiderThanNative<D>) {
+    const auto part = split(x);
+    return join(float_of_double(part.low), float_of_double(part.high));
+  } else {
+    return __builtin_convertvector(x, Pack<float, sizeof(D) / 2>);
+  }
+}
+template <Packed F>
+OPWRIGHT_INLINE Pack<double, 2 * sizeof(F)> double_of_float(F x) {
+  using D = Pack<double, 2 * sizeof(F)>;
+  if constexpr (WiderThanNative<D>) {
+    const auto part = split(x);
+    return join(double_of_float(part.low), double_of_float(part.high));
+  } else {
+    return __builtin_convertvector(x, D);
+  }
+}
+
 /// Rounds each lane to the storage type S and back.
 template <class S, Packed V>
 OPWRIGHT_INLINE V round_to(V x) {
   using A = ElementOf<V>;
   if constexpr (kSame<S, A> || kSame<S, double>) {
     return x;
+  } else if constexpr (kSame<S, float>) {
+    return double_of_float(float_of_double(x));
   } else if constexpr (kSame<A, double>) {
     V y{};
     for (int i = 0; i < kLanesOf<V>; ++i) y[i] = to_accumulate<double>(from_accumulate<S>(x[i]));

@@ -38,11 +38,11 @@ OPWRIGHT_INLINE V sign_of(V x) {
   using U = UnsignedOf<V>;
   return bits_as<V>(bits_as<U>(x) & ~(~U{} >> 1));
 }
-/// `magnitude`, whose sign bit is clear, with the sign of x.
+/// y with the sign of x, for y that is not negative where x is positive.
 template <class V>
-OPWRIGHT_INLINE V with_sign(V magnitude, V sign) {
+OPWRIGHT_INLINE V with_sign(V y, V x) {
   using U = UnsignedOf<V>;
-  return bits_as<V>(bits_as<U>(magnitude) | bits_as<U>(sign_of(sign)));
+  return bits_as<V>(bits_as<U>(y) | bits_as<U>(sign_of(x)));
 }
 
 /// x between `low` and `high`; NaN stays NaN, since the second operand wins then.
@@ -83,7 +83,7 @@ struct ExpReduced {
     return y * power_of_two(shifted - half) * power_of_two(half);
   }
 
- private:
+  /// 2^k for k in the low bits of `exponent`, in the range of normal numbers.
   static OPWRIGHT_INLINE V power_of_two(UnsignedOf<V> exponent) {
     constexpr auto bias = T::kExponentBias << T::kMantissaBits;
     return bits_as<V>((exponent << T::kMantissaBits) + bias);
@@ -125,6 +125,18 @@ OPWRIGHT_INLINE V expm1(V x) {
 // ---- sigmoid and silu
 // -----------------------------------------------------------------------------
 
+/// 1 + e^v for |v| <= Table::kLogisticEnd. With e^v = 2^n (1 + s) it is (1 + 2^n) + 2^n s, and what
+/// the first sum loses, if n is large, is added to the last term: one rounding counts.
+template <class V>
+OPWRIGHT_INLINE V one_plus_exp(V v) {
+  const V one = fill<V>(1);
+  const ExpReduced<V> e(v);
+  const V power = e.power_of_two(e.shifted);
+  const V sum = one + power;
+  const V lost = lesser_or_second(one, power) - (sum - greater_or_second(one, power));
+  return sum + fma(power, e.expm1_of_r(), lost);
+}
+
 /// 1 / (1 + e^-x). NaN for NaN; 0 and 1 for -inf and inf. Accurate where the result is subnormal.
 template <Packed V>
 OPWRIGHT_INLINE V sigmoid(V x) {
@@ -133,18 +145,16 @@ OPWRIGHT_INLINE V sigmoid(V x) {
     return join(sigmoid(part.low), sigmoid(part.high));
   } else {
     using A = ElementOf<V>;
-    using T = Table<A>;
-    // With e = exp(-|x|) <= 1: 1 / (1 + e) for x >= 0 and e / (1 + e) for x < 0.
-    const ExpReduced<V> e(greater_or_second(fill<V>(T::kExpBegin), -abs(x)));
-    const V p = e.expm1_of_r() + A(1);
-    const V denominator = e.scale(p) + A(1);
-    const auto negative = x < A(0);
-    const V ratio = select(negative, p, fill<V>(A(1))) / denominator;
-    return select(negative, e.scale(ratio), ratio);
+    constexpr A end = Table<A>::kLogisticEnd;
+    V y = A(1) / one_plus_exp(clamped(-x, -end, end));
+    const auto small = x < -end;
+    if (__builtin_expect(any(small), 0)) y = select(small, exp(x), y);
+    return y;
   }
 }
 
-/// x * sigmoid(x). NaN for NaN and for -inf, as torch; inf for inf.
+/// x * sigmoid(x). NaN for NaN and, as in torch, for -inf; inf for inf. Accurate where the result
+/// or the sigmoid is subnormal.
 template <Packed V>
 OPWRIGHT_INLINE V silu(V x) {
   if constexpr (WiderThanNative<V>) {
@@ -153,14 +163,17 @@ OPWRIGHT_INLINE V silu(V x) {
   } else {
     using A = ElementOf<V>;
     using T = Table<A>;
-    const ExpReduced<V> e(greater_or_second(fill<V>(T::kExpBegin), -abs(x)));
-    const V p = e.expm1_of_r() + A(1);
-    const V denominator = e.scale(p) + A(1);
-    const auto negative = x < A(0);
-    // Before kExpBegin the result is zero, but x times the exp of the clamped x would not be.
-    const V y = greater_or_second(fill<V>(T::kExpBegin), x) *
-                (select(negative, p, fill<V>(A(1))) / denominator);
-    return select(x > -T::kInfinity, select(negative, e.scale(y), y), fill<V>(T::kNaN));
+    constexpr A end = T::kLogisticEnd;
+    V y = x / one_plus_exp(clamped(-x, -end, end));
+    const auto small = x < -end;
+    if (__builtin_expect(any(small), 0)) {
+      // x e^x, multiplied before the scaling to a subnormal, and zero from kExpBegin on.
+      const V bounded = greater_or_second(fill<V>(T::kExpBegin), x);
+      const ExpReduced<V> e(bounded);
+      const V product = e.scale(bounded * (e.expm1_of_r() + A(1)));
+      y = select(small, select(x > -T::kInfinity, product, fill<V>(T::kNaN)), y);
+    }
+    return y;
   }
 }
 
@@ -178,8 +191,7 @@ OPWRIGHT_INLINE V tanh(V x) {
     const V a = abs(x);
     const V z = a * a;
     const V near_zero = fma(a * z, horner(z, T::tanh), a);
-    const ExpReduced<V> e(lesser_or_second(fill<V>(T::kExpEnd), a + a));
-    const V far = A(1) - A(2) / (e.scale(e.expm1_of_r() + A(1)) + A(1));
+    const V far = A(1) - A(2) / one_plus_exp(lesser_or_second(fill<V>(T::kLogisticEnd), a + a));
     return with_sign(a < A(0.625) ? near_zero : far, x);
   }
 }

@@ -33,6 +33,7 @@ struct Table<float> {
   static constexpr float kExpEnd = 89.0f;
   static constexpr float kExpBegin = -120.0f;
   static constexpr float kExpm1Begin = -18.0f;  // before, expm1 is -1
+  static constexpr float kLogisticEnd = 80.0f;  // exp(-x) is normal, and in 1 + exp(-x) nothing
 
   // (exp(r) - 1 - r) / r^2, |r| <= 0.3475; error 2^-27.9
   static constexpr float exp[] = {0x1.fffffcp-2f, 0x1.55549p-3f, 0x1.5558fcp-5f, 0x1.123b6cp-7f,
@@ -79,6 +80,7 @@ struct Table<double> {
   static constexpr double kExpEnd = 710.0;
   static constexpr double kExpBegin = -760.0;
   static constexpr double kExpm1Begin = -38.0;
+  static constexpr double kLogisticEnd = 700.0;
 
   // (exp(r) - 1 - r) / r^2, |r| <= 0.3475; error 2^-56.9
   static constexpr double exp[] = {

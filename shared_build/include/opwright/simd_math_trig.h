@@ -167,7 +167,10 @@ template <class V>
 OPWRIGHT_INLINE PiReduced<V> reduce_by_half_pi(V x) {
   PiReduced<V> r = reduce_small(x);
   if (__builtin_expect(any(abs(x) >= Table<ElementOf<V>>::kTrigonometricEnd), 0)) {
-    reduce_large_lanes(&x, &r);
+    V copy = x;  // what has its address taken stays out of registers, so only here
+    PiReduced<V> exact = r;
+    reduce_large_lanes(&copy, &exact);
+    r = exact;
   }
   return r;
 }

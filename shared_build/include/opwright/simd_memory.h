@@ -187,6 +187,7 @@ OPWRIGHT_INLINE Pack<std::uint16_t, sizeof(F)> low_bits(F low, F high) {
 }
 
 using LowBits = Pack<std::uint16_t, kVectorBytes / 2>;  // kLanes<float> 16-bit elements
+using HalfFloats = Pack<float, kVectorBytes / 2>;       // kLanes<double> floats
 
 /// kLanes<A> elements from `from`.
 template <class A, class S>
@@ -195,6 +196,8 @@ OPWRIGHT_INLINE Vec<A> load(const S* from) {
     return load_pack<Vec<A>>(from);
   } else if constexpr (kSame<A, float> && kIsLow<S>) {
     return float_of_bits<S>(load_pack<LowBits>(from));
+  } else if constexpr (kSame<S, float>) {
+    return double_of_float(load_pack<HalfFloats>(from));
   } else {
     static_assert(kSame<A, double>);
     Vec<A> x{};
@@ -210,6 +213,8 @@ OPWRIGHT_INLINE Vec<A> load_partial(const S* from, int n) {
     return load_pack_partial<Vec<A>>(from, n);
   } else if constexpr (kSame<A, float> && kIsLow<S>) {
     return float_of_bits<S>(load_pack_partial<LowBits>(from, n));
+  } else if constexpr (kSame<S, float>) {
+    return double_of_float(load_pack_partial<HalfFloats>(from, n));
   } else {
     static_assert(kSame<A, double>);
     Vec<A> x{};
@@ -228,6 +233,8 @@ OPWRIGHT_INLINE void store(S* to, V x) {
     store_pack(to, x);
   } else if constexpr (kSame<A, float> && kIsLow<S>) {
     store_pack(to, low_bits<S>(x));
+  } else if constexpr (kSame<S, float>) {
+    store_pack(to, float_of_double(x));
   } else {
     static_assert(kSame<A, double>);
     for (int i = 0; i < kLanes<A>; ++i) to[i] = from_accumulate<S>(x[i]);
@@ -243,6 +250,8 @@ OPWRIGHT_INLINE void store_partial(S* to, V x, int n) {
     store_pack_partial(to, x, n);
   } else if constexpr (kSame<A, float> && kIsLow<S>) {
     store_pack_partial(to, low_bits<S>(x), n);
+  } else if constexpr (kSame<S, float>) {
+    store_pack_partial(to, float_of_double(x), n);
   } else {
     static_assert(kSame<A, double>);
     for (int i = 0; i < kLanes<A>; ++i)

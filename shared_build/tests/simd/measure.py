@@ -1,0 +1,98 @@
+"""Measures the greatest error of every vector function and writes the table of docs/design/numerics.md.
+
+``python -m shared_build.tests.simd.measure results.json`` measures what is not yet in the file (float32: all 2**32
+arguments, some minutes a function; float64: ``--samples`` arguments) and keeps it there;
+``--write docs/design/numerics.md`` puts the table into the document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import track
+
+from shared_build.tests.simd import bounds
+from shared_build.tests.simd.levels import Probe, Reference, build_probe, build_reference, runnable_levels
+
+CHUNK = 1 << 22
+BEGIN, END = "<!-- errors: begin -->", "<!-- errors: end -->"
+Results = dict[str, dict[str, dict[str, float]]]
+
+
+def _chunks(kind: str, name: str, samples: int) -> list[tuple[str, int]]:
+    if kind == "float":
+        return [("bits", start) for start in range(0, 1 << 32, CHUNK)]
+    return [("random", seed) for seed in range(max(1, samples // CHUNK))]
+
+
+def measure(
+    kind: str, name: str, probes: list[Probe], reference: Reference, samples: int
+) -> dict[str, float]:
+    """Return the greatest error of one function at each level, in ulp."""
+    worst = {probe.level.name: 0.0 for probe in probes}
+    for form, value in track(_chunks(kind, name, samples), description=f"{kind} {name}"):
+        if form == "bits":
+            x: Any = np.arange(value, value + CHUNK, dtype=np.uint64).astype(np.uint32).view(np.float32)
+        else:
+            x = bounds.points(kind, name, CHUNK, seed=value)
+        exact = reference.values(kind, name, x)
+        for probe in probes:
+            error, _ = reference.worst(kind, probe.unary(kind, name, x), exact)
+            worst[probe.level.name] = max(worst[probe.level.name], error)
+    return worst
+
+
+def table(results: Results) -> str:
+    """Return the Markdown table of bounds and measured errors."""
+    lines = [
+        "| function | float32: bound | no fma | fma | float64: bound | no fma | fma |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in bounds.FUNCTIONS:
+        cells = [f"`{name}`"]
+        for kind in ("float", "double"):
+            measured = results[kind][name]
+            fused = max(error for level, error in measured.items() if level != "default")
+            cells += [f"{bounds.BOUNDS[kind][name]:g}", f"{measured['default']:.3f}", f"{fused:.3f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def write(document: Path, results: Results) -> None:
+    """Replace the table between the marks in ``document``."""
+    before, rest = document.read_text(encoding="utf-8").split(BEGIN)
+    _, after = rest.split(END)
+    document.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    """Measure, keep the results, and write the document if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path, help="JSON file of the results so far; made if missing")
+    parser.add_argument("--functions", nargs="*", default=list(bounds.FUNCTIONS))
+    parser.add_argument("--samples", type=int, default=10 * CHUNK, help="float64 arguments a function")
+    parser.add_argument("--write", type=Path, help="document to put the table into")
+    options = parser.parse_args()
+    results: Results = {"float": {}, "double": {}}
+    if options.results.exists():
+        results = json.loads(options.results.read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as folder:
+        reference = Reference(build_reference(Path(folder)))
+        probes = [Probe(level, build_probe(level, Path(folder))) for level in runnable_levels()]
+        for kind in results:
+            for name in options.functions:
+                if name in results[kind]:
+                    continue
+                results[kind][name] = measure(kind, name, probes, reference, options.samples)
+                options.results.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    if options.write:
+        write(options.write, results)
+
+
+if __name__ == "__main__":
+    main()
