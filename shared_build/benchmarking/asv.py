@@ -12,11 +12,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import itertools
 import json
 import math
-import os
-import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +27,8 @@ from rich.table import Table
 
 from . import allocator, machine
 from .asv_results import Figures, load_results, neutral_names, newest_committed
+from .cases import repository_root
+from .runner import terminal
 
 NOTABLE = 0.05
 """Changes below this share are noise on most machines; the table leaves their colour alone."""
@@ -60,17 +59,11 @@ def derive(operator: str, root: Path) -> dict[str, Any]:
     return config
 
 
-def machine_name() -> str:
-    """A name for this kind of machine, not for this machine: `amd-epyc-2-cores`."""
-    name = re.sub(r"\(.*?\)|@.*|\bCPU\b|\bProcessor\b", " ", machine.cpu_model())
-    return "-".join(re.findall(r"[a-z0-9]+", f"{name} {machine.cores()} cores".lower()))
-
-
 @contextlib.contextmanager
 def _home() -> Iterator[dict[str, str]]:
     """An environment whose home holds asv's machine file: asv neither asks nor writes to the user's."""
     facts = machine.describe_machine()
-    name = machine_name()
+    name = machine.machine_name()
     entry = {
         "machine": name,
         "arch": facts["architecture"],
@@ -144,9 +137,9 @@ def run(operator: str, root: Path, quick: bool, pattern: str, console: Console) 
     path = state / f"{operator}.conf.json"
     path.write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
     commit = _git(root, "rev-parse", "HEAD")
-    committed = newest_committed(root, f"docs/benchmarks/results/{operator}/asv/{machine_name()}")
+    committed = newest_committed(root, f"docs/benchmarks/results/{operator}/asv/{machine.machine_name()}")
     arguments = ["run", "--environment", f"existing:{sys.executable}", "--set-commit-hash", commit]
-    arguments += ["--machine", machine_name(), "--show-stderr", "--launch-method", "spawn"]
+    arguments += ["--machine", machine.machine_name(), "--show-stderr", "--launch-method", "spawn"]
     if quick:
         arguments.append("--quick")
     if pattern:
@@ -156,13 +149,13 @@ def run(operator: str, root: Path, quick: bool, pattern: str, console: Console) 
             environment["OPWRIGHT_BENCH_QUICK"] = "1"
         status = _asv(arguments, path, environment)
     results = (state / config["results_dir"]).resolve()
-    neutral_names(results / machine_name())
-    filed = load_results(results / machine_name(), commit)
+    neutral_names(results / machine.machine_name())
+    filed = load_results(results / machine.machine_name(), commit)
     if filed is None:
         console.print("asv filed no result", style="red")
         return status or 1
     when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    console.print(comparison(committed, filed, f"{operator}, {machine_name()}, {when}"))
+    console.print(comparison(committed, filed, f"{operator}, {machine.machine_name()}, {when}"))
     if committed is None:
         console.print("No result of this machine is committed yet: there is nothing to compare with.")
     return status
@@ -188,17 +181,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--publish", type=Path, metavar="DIR", help="write asv's pages there and measure nothing"
     )
     options = parser.parse_args(arguments)
-    start = Path.cwd()
-    root = next((p for p in itertools.chain([start], start.parents) if (p / "asv.conf.json").is_file()), None)
-    console = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "120")))
+    console = terminal()
     try:
-        if root is None:
-            raise FileNotFoundError(f"asv: expected asv.conf.json in {start.name} or above it, but got none")
+        root = repository_root()
         if options.publish:
             return publish(options.operator, root, options.publish)
         return run(options.operator, root, options.quick, options.bench, console)
     except (OSError, RuntimeError, ValueError) as error:
-        Console(stderr=True).print(str(error), style="bold red", markup=False)
+        terminal(stderr=True).print(str(error), style="bold red", markup=False)
         return 3
 
 

@@ -126,6 +126,19 @@ def operator_root(operator: str, start: Path | None = None) -> Path:
     )
 
 
+def repository_root(start: Path | None = None) -> Path:
+    """The directory with asv.conf.json, at the working directory or above it.
+
+    Raises:
+        FileNotFoundError: not inside the repository, as in an unpacked bundle.
+    """
+    start = Path.cwd() if start is None else start
+    for candidate in (start, *start.parents):
+        if (candidate / "asv.conf.json").is_file():
+            return candidate
+    raise FileNotFoundError(f"benchmarks: expected asv.conf.json in {start.name} or above it, but got none")
+
+
 def load_cases(root: Path) -> dict[str, Case]:
     """The cases of the package or bundle at `root`, by name.
 

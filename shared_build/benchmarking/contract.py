@@ -19,7 +19,7 @@ from rich.table import Table
 from .cases import operator_root
 from .evaluation import Report, evaluate
 from .floors import SCHEMA
-from .runner import MeasurementError
+from .runner import MeasurementError, terminal
 
 __all__ = ["SCHEMA", "main", "print_report"]
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write the whole report there")
     parser.add_argument("--quick", action="store_true", help="fewest rounds; shows that the machinery works")
     options = parser.parse_args(arguments)
-    errors = Console(stderr=True)
+    errors = terminal(stderr=True)
     try:
         root = operator_root(options.operator)
         contract = options.contract or root / "contract.toml"
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 3
     if options.json:
         options.json.write_text(json.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
-    print_report(report, Console())
+    print_report(report, terminal())
     return report.exit_status()
 
 

@@ -121,6 +121,7 @@ def evaluate(
         for dtype in entry.dtypes
     ]
     verdicts: list[Verdict] = []
+    seen_cells = 0
     with progress_bar(progress) as bar:
         for number in range(1, MOST_PASSES + 1):
             first = number == 1
@@ -135,12 +136,16 @@ def evaluate(
                 "plan": plan,
                 "arithmetic": first,
             }
-            seen = _Counter(bar, task)
+            seen = Progressed(bar, task)
             measurements.add(run_worker(request, root, python, seen))
+            seen_cells += total
             bar.update(task, completed=total, description="done")
             verdicts = judge_all(floors, ceilings, measurements)
-            needs = _again(floors, measurements)
-            if quick or not needs or time.monotonic() - start > limit:
+            spent = time.monotonic() - start
+            # As many cells as the time left allows at the pace so far; the first pass is always whole.
+            affordable = int((limit - spent) / (spent / max(1, seen_cells)))
+            needs = _again(floors, measurements)[: max(0, affordable)]
+            if quick or not needs:
                 break
     command = command or f"python -m shared_build.benchmarking.contract {operator}" + (
         " --quick" if quick else ""
@@ -148,13 +153,14 @@ def evaluate(
     return Report(operator, verdicts, measurements, command, time.monotonic() - start)
 
 
-class _Counter:
+class Progressed:
     """Moves the progress bar when the next cell begins."""
 
     def __init__(self, bar: Any, task: Any) -> None:
         self.bar, self.task, self.done = bar, task, 0
 
     def __call__(self, label: str) -> None:
+        """Show that the cell with this label has begun, and the ones before it are done."""
         self.bar.update(self.task, completed=self.done, description=label)
         self.done += 1
 

@@ -43,6 +43,12 @@ def cpu_model() -> str:
     return _run("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor() or platform.machine()
 
 
+def machine_name() -> str:
+    """A name for this kind of machine, for files of results: `amd-epyc-2-cores`. It names no host."""
+    name = re.sub(r"\(.*?\)|@.*|\bCPU\b|\bProcessor\b", " ", cpu_model())
+    return "-".join(re.findall(r"[a-z0-9]+", f"{name} {cores()} cores".lower()))
+
+
 def caches() -> dict[str, str]:
     """Data cache sizes of the first core, such as {"L1d": "48K", "L2": "1024K", "L3": "32768K"}."""
     sizes = {}

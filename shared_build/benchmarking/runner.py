@@ -45,6 +45,8 @@ def run_worker(
     environment = allocator.environment()
     # A pool of compiler processes would still be busy starting while the first cells are measured.
     environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    # The profiler that counts memory would announce itself on standard error.
+    environment.setdefault("KINETO_LOG_LEVEL", "99")
     reader, writer = os.pipe()
     with tempfile.TemporaryDirectory(prefix="opwright-bench-") as folder:
         result = Path(folder) / "result.json"
@@ -85,6 +87,13 @@ def run_worker(
                 text += "\n" + failure.get("traceback", "")
             raise MeasurementError(text, red=failure.get("event") == "red")
         return json.loads(result.read_text(encoding="utf-8"))
+
+
+def terminal(stderr: bool = False) -> Console:
+    """A console for tables: as wide as the terminal, or 120 columns where the output goes to a file."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else 120
+    return Console(stderr=stderr, width=width)
 
 
 def progress_bar(shown: bool) -> Progress:

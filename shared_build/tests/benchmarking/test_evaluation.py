@@ -154,6 +154,26 @@ def test_only_undecided_cells_are_measured_again_and_only_against_their_contende
     assert [verdict.verdict for verdict in report.verdicts] == ["holds", "holds"]
 
 
+def test_no_further_pass_begins_when_the_time_is_used_up(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = []
+
+    def worker(request: dict[str, object], *_: object) -> dict[str, object]:
+        requests.append(request)
+        return result({"ours": [1.0] * 12, "eager": [1.8, 2.2] * 6})
+
+    monkeypatch.setattr(evaluation, "run_worker", worker)
+    entry = {"case": "forward", "shapes": ["4x32"], "dtypes": ["fp32"], "threads": [1], "ratio": 2.0}
+    contract = {"performance": {"floors": [{**entry, "metric": "vs_eager"}]}}
+    for seconds, passes in ((1e-9, 1), (1e9, evaluation.MOST_PASSES)):
+        requests.clear()
+        contract["performance"]["seconds"] = seconds
+        report = evaluate(contract, "standin", package, progress=False)
+        assert len(requests) == passes
+        assert report.verdicts[0].verdict == "undecided"
+
+
 def test_cells_of_one_shape_and_dtype_are_measured_together() -> None:
     key = ("forward", "4x32", "fp32")
     cells = request_cells([((*key, 1), ["eager"]), ((*key, "all"), ["eager", "slow"])])
