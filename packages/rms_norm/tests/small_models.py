@@ -6,6 +6,8 @@ the bfloat16 copy of a model computes the same function. Traps:
 - Norm weights start at one (Gemma and Qwen3-Next: at zero), which hides every fault in the weight's product
   and offset; they are drawn at random here.
 - Qwen3-Next needs layers of both kinds, or its gated norm never runs: the fourth layer is the attention.
+- Its states start out forgetting all but the last token, through decays near exp(-10): then the gradients of
+  the decays are differences of rounding errors. Here they remember.
 - Experts are all routed to: a flipped choice of experts would hide every other difference.
 - gpt-oss keeps its experts' weights as parameters of one module, left uninitialised by the class itself and
   filled by the model's own initialisation, so it must be built through the auto class.
@@ -44,6 +46,9 @@ def _build(config: transformers.PretrainedConfig) -> nn.Module:
         for module in norms(model).values():
             noise = torch.randn(module.weight.shape, generator=generator)
             module.weight += 0.3 * noise
+        for name, parameter in model.named_parameters():
+            if name.endswith("A_log"):
+                parameter.uniform_(-4, -2, generator=generator)
         for parameter in model.parameters():
             parameter.copy_(parameter.to(torch.bfloat16))
     return model

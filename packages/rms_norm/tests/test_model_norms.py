@@ -6,13 +6,10 @@ thousand), and that by one step of the rounding at which the two part.
 
 import pytest
 import torch
+from tests.model_norms import CLASSES, FALCON_LAST, RULES, make_norm, steps
 
 import opwright.rms_norm
 from opwright.rms_norm import drop_in, reference
-
-pytest.importorskip("transformers", minversion="5.24", reason="the extra 'transformers' is not installed")
-
-from tests.model_norms import CLASSES, FALCON_LAST, RULES, make_norm, steps
 
 
 def compare(ours, expected, rule):

@@ -190,6 +190,7 @@ class TestTransforms:
         hessian = torch.func.hessian(loss)(x, w).reshape(24, 24)
         torch.testing.assert_close(hessian, hessian.T, rtol=1e-12, atol=1e-12)
 
+    @pytest.mark.compile
     @pytest.mark.parametrize("rounding", ROUNDINGS)
     def test_compile_without_graph_break(self, rounding):
         def function(x, res, gate, w):
@@ -277,6 +278,7 @@ def test_errors(name, args, kwargs, message):
         getattr(reference, name)(*args, **kwargs)
 
 
+@pytest.mark.isolated
 def test_imports_where_the_library_cannot_load():
     """Then the operators say what to do, and the reference computes."""
     code = """

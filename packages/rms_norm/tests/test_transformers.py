@@ -19,15 +19,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.model_norms import RULES, steps
+from tests.small_models import MODELS, norms, token_ids
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import opwright.rms_norm
 from opwright.rms_norm import drop_in, reference
-
-pytest.importorskip("transformers", minversion="5.24", reason="the extra 'transformers' is not installed")
-
-from tests.model_norms import RULES, steps
-from tests.small_models import MODELS, norms, token_ids
 
 
 class OperatorCalls(TorchDispatchMode):
