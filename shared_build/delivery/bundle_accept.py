@@ -101,6 +101,7 @@ def run(command: Sequence[str | Path], what: str, hint: str = "", **options: Any
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        errors="replace",
         check=False,
         **options,
     )
@@ -263,6 +264,30 @@ def _index(options: argparse.Namespace) -> list[str]:
     return arguments
 
 
+def _out(bundle: Path, wanted: Path | None) -> Path:
+    """Return where the acceptance report goes; AcceptError, before any work, when it cannot go there."""
+    out = (wanted or bundle.parent / f"{bundle.name}-acceptance").resolve()
+    if out == bundle or bundle in out.parents:
+        raise AcceptError(f"expected --out outside the delivery, which stays as it is, but got {out}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(out.parent, os.W_OK):
+        raise AcceptError(
+            f"expected a directory that can be written to, but got {out.parent}; choose one with --out"
+        )
+    return out
+
+
+def _torch(version: str, floor: str) -> str:
+    """Return the torch version asked for; AcceptError when it is older than the contract's floor."""
+    try:
+        number, least = ([int(part) for part in text.split(".")[:2]] for text in (version, floor))
+    except ValueError:
+        raise AcceptError(f"expected --torch to be a version such as 2.13.0, but got {version!r}") from None
+    if number < least:
+        raise AcceptError(f"expected --torch {floor} or later, as the contract says, but got {version}")
+    return version
+
+
 def accept(bundle: Path, options: argparse.Namespace, terminal: Terminal) -> int:
     """Verify, install, run, compare, report; return the exit status."""
     terminal.step(f"Verifying {SUMS}")
@@ -274,10 +299,9 @@ def accept(bundle: Path, options: argparse.Namespace, terminal: Terminal) -> int
     delivered = json.loads((bundle / "report.json").read_text(encoding="utf-8"))
     facts = delivered["bundle"]
     name = f"{facts['operator']}-{facts['version']}"
-    out = (options.out or bundle.parent / f"{bundle.name}-acceptance").resolve()
-    if out == bundle or bundle in out.parents:
-        raise AcceptError(f"expected --out outside the delivery, which stays as it is, but got {out}")
-    torch = f"torch=={options.torch or facts['torch']}"
+    out = _out(bundle, options.out)
+    floor = delivered["contract"]["torch"]["floor"]
+    torch = f"torch=={_torch(options.torch or facts['torch'], floor)}"
     index = _index(options)
     work = Path(tempfile.mkdtemp(prefix=f"{name}-accept-"))
     try:
@@ -310,9 +334,12 @@ def accept(bundle: Path, options: argparse.Namespace, terminal: Terminal) -> int
         terminal.close()
         here = json.loads((results / "results.json").read_text(encoding="utf-8"))
         rows = compare(delivered, here)
+        record = {**here, "delivered_verdict": delivered["verdict"], "comparison": rows}
+        (results / "acceptance.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
+        (results / "results.json").unlink()
+        publish(results, out)
         print_table(rows)
-        shutil.copytree(results, out, dirs_exist_ok=True)
-        return conclude(name, here, delivered, rows, out)
+        return conclude(name, here, out)
     finally:
         if options.keep:
             print(f"Environment and suite kept in {work}")
@@ -320,27 +347,29 @@ def accept(bundle: Path, options: argparse.Namespace, terminal: Terminal) -> int
             shutil.rmtree(work, ignore_errors=True)
 
 
-def conclude(
-    name: str, here: dict[str, Any], delivered: dict[str, Any], rows: list[dict[str, Any]], out: Path
-) -> int:
-    """Write acceptance.json, tell the outcome, name what fails last; return the exit status."""
+def publish(results: Path, out: Path) -> None:
+    """Put the results where they belong, all of them or none: written beside the place first, then moved."""
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".partial", dir=out.parent) as partial:
+        whole = Path(partial) / out.name
+        shutil.copytree(results, whole)
+        if out.exists():
+            shutil.copytree(whole, out, dirs_exist_ok=True)
+        else:
+            whole.rename(out)
+
+
+def conclude(name: str, here: dict[str, Any], out: Path) -> int:
+    """Tell the outcome, what is undecided and what fails last; return the exit status."""
     verdict = here["verdict"]
-    record = {**here, "delivered_verdict": delivered["verdict"], "comparison": rows}
-    (out / "acceptance.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
-    (out / "results.json").unlink(missing_ok=True)
     print(f"\nReport: {out / 'acceptance.html'}")
-    if here["partial"]:
-        print(f"PARTIAL acceptance: {here['partial']}; what was left out is undecided.")
-    for wanted in ("undecided", "fails"):
-        chosen = [
-            c
-            for c in here["criteria"]
-            if c["verdict"] == wanted and not (wanted == "undecided" and here["partial"])
-        ]
-        for criterion in chosen:
-            print(f"{wanted}: {criterion['id']}: {criterion['reason']}")
     counts = {v: sum(c["verdict"] == v for c in here["criteria"]) for v in EXIT}
     print(f"{name}: {verdict}. " + ", ".join(f"{count} {v}" for v, count in counts.items()))
+    if here["partial"]:
+        print(f"PARTIAL acceptance: {here['partial']}; what was left out is undecided.")
+    for wanted in ("fails",) if here["partial"] else ("undecided", "fails"):
+        for criterion in here["criteria"]:
+            if criterion["verdict"] == wanted:
+                print(f"{wanted}: {criterion['id']}: {criterion['reason']}")
     return EXIT[verdict]
 
 

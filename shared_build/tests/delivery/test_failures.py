@@ -278,6 +278,19 @@ def test_acceptance_without_a_package_index_says_what_to_do(delivery, tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize(
+    ("torch", "message"),
+    [("2.10.0", "expected --torch 2.11 or later, as the contract says, but got 2.10.0"),
+     ("newest", "expected --torch to be a version such as 2.13.0, but got 'newest'")],
+)  # fmt: skip
+def test_a_torch_below_the_floor_is_refused_before_anything_is_installed(delivery, torch, message):
+    _, bundle = delivery
+    command = [sys.executable, bundle / "accept.py", "--torch", torch, "--python", "/nonexistent"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert message in done.stderr
+
+
 def test_acceptance_does_not_write_into_the_delivery(delivery):
     _, bundle = delivery
     command = [sys.executable, bundle / "accept.py", "--out", bundle / "results" / "again"]
