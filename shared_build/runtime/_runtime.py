@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.function import FunctionCtx
 
-__all__ = ["DifferentiableOp", "load_library", "once", "vjp_of"]
+__all__ = ["DifferentiableOp", "load_library", "once", "refuse_gradients", "transforms_active", "vjp_of"]
 
 NAMESPACE = "opwright"
 TORCH_FLOOR = (2, 11)
@@ -73,6 +73,11 @@ def once(name: str, register: Callable[[torch.library.Library], None]) -> None:
         register(library)
 
 
+def transforms_active() -> bool:
+    """Whether a functorch transform or a level of forward-mode AD is active, which kernels do not see."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
 class DifferentiableOp:
     """A call of an operator by the cheapest way that is right in the caller's situation.
 
@@ -111,29 +116,82 @@ class DifferentiableOp:
         self.function = _make_function(name, self.raw, save, backward)
 
     def register(self, library: torch.library.Library) -> None:
-        """Register autograd on ``opwright::name``."""
-        torch.library.register_autograd(
-            f"{NAMESPACE}::{self.name}", self.backward, setup_context=self._setup_context, lib=library
-        )
+        """Register autograd on ``opwright::name``.
 
-    def _setup_context(self, ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
-        self.save(ctx, inputs, output)
+        ``torch.library.register_autograd`` would do, but for forward-mode AD, where it gives silent zeros.
+        """
+        op, save, backward, reference = self.op, self.save, self.backward, self.reference
+
+        def below(keyset: Any, args: tuple[Any, ...]) -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                return op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+
+        class Recorded(torch.autograd.Function):
+            """The operator with its keyset as a last argument, so that the others keep their positions."""
+
+            @staticmethod
+            def forward(ctx: FunctionCtx, *args_and_keyset: Any) -> Any:
+                *args, keyset = args_and_keyset
+                outputs = below(keyset, tuple(args))
+                save(ctx, tuple(args), outputs)
+                return outputs
+
+            @staticmethod
+            def backward(ctx: FunctionCtx, *grads: Any) -> Any:
+                return (*backward(ctx, *grads), None)
+
+        def kernel(keyset: Any, *args: Any) -> Any:
+            if transforms_active():
+                return reference(*args)
+            if torch.is_grad_enabled() and _any_requires_grad(args):
+                return Recorded.apply(*args, keyset)
+            return below(keyset, args)
+
+        library.impl(self.name, kernel, "Autograd", with_keyset=True)
 
     def __call__(self, *args: Any) -> Any:
         """Call the operator; positional arguments in the order of its schema."""
         if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
             return self.op(*args)
-        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        if transforms_active():
             return self.reference(*args)
         requires_grad = False
         for arg in args:
             if isinstance(arg, Tensor):
                 if type(arg) not in _PLAIN:
                     return self.op(*args)
+                # autograd.grad(is_grads_batched=True) batches with an older kind of tensor, seen by no transform's flag.
+                if torch._C._functorch.is_legacy_batchedtensor(arg):
+                    return self.reference(*args)
                 requires_grad = requires_grad or arg.requires_grad
         if requires_grad and torch.is_grad_enabled():
             return self.function.apply(*args)
         return self.raw(*args)
+
+
+def _any_requires_grad(args: tuple[Any, ...]) -> bool:
+    return any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
+
+
+def refuse_gradients(library: torch.library.Library, name: str, alternative: str) -> None:
+    """Make an operator that writes its arguments refuse what autograd would have to record, instead of losing it.
+
+    Args:
+        library: takes the registration.
+        name: the operator in the namespace ``opwright``.
+        alternative: what to call instead, for the message.
+    """
+    op = getattr(getattr(torch.ops, NAMESPACE), name).default
+
+    def kernel(keyset: Any, *args: Any) -> None:
+        if forward_ad._current_level >= 0 or (torch.is_grad_enabled() and _any_requires_grad(args)):
+            raise RuntimeError(
+                f"{name}: expected arguments that need no gradient, but got one that does; call {alternative} instead"
+            )
+        with torch._C._AutoDispatchBelowAutograd():
+            op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+
+    library.impl(name, kernel, "Autograd", with_keyset=True)
 
 
 def _make_function(

@@ -3,8 +3,9 @@
 #include <torch/csrc/stable/c/shim.h>
 
 #include <atomic>
-#include <exception>
+#include <new>
 #include <stdexcept>
+#include <string>
 
 #include "opwright/parallel.h"
 
@@ -28,22 +29,51 @@ const bool g_fork_watch = [] {
   return true;
 }();
 
+// What a range threw. Kept as type and text: std::exception_ptr would need a newer C++ runtime than the wheels promise.
+enum class Failure { kNone, kArgument, kIndex, kMemory, kOther };
+
 struct Region {
   ParallelBody body = nullptr;
   void* context = nullptr;
   std::atomic_flag failed = ATOMIC_FLAG_INIT;
-  std::exception_ptr error;  // written by the one thread that set `failed`, read after the join
+  // Written by the one thread that set `failed`, read after the join.
+  Failure failure = Failure::kNone;
+  std::string text;
   char fork_point = 0, join_point = 0;
+
+  void fail(Failure kind, const char* what) {
+    if (failed.test_and_set()) return;
+    failure = kind;
+    text = what;
+  }
+
+  void rethrow() const {
+    switch (failure) {
+      case Failure::kNone: return;
+      case Failure::kArgument: throw std::invalid_argument(text);
+      case Failure::kIndex: throw std::out_of_range(text);
+      case Failure::kMemory: throw std::bad_alloc();
+      case Failure::kOther: throw std::runtime_error(text);
+    }
+  }
 };
 
 void run_range(int64_t begin, int64_t end, void* pointer) {
   Region& region = *static_cast<Region*>(pointer);
   __tsan_acquire(&region.fork_point);
+  // An exception may not cross the C shim: it would lose its type and text there.
   try {
     region.body(region.context, begin, end);
+  } catch (const std::invalid_argument& error) {
+    region.fail(Failure::kArgument, error.what());
+  } catch (const std::out_of_range& error) {
+    region.fail(Failure::kIndex, error.what());
+  } catch (const std::bad_alloc&) {
+    region.fail(Failure::kMemory, "");
+  } catch (const std::exception& error) {
+    region.fail(Failure::kOther, error.what());
   } catch (...) {
-    // An exception may not cross the C shim: it would lose its type and text there.
-    if (!region.failed.test_and_set()) region.error = std::current_exception();
+    region.fail(Failure::kOther, "opwright: a kernel threw something that is no std::exception");
   }
   __tsan_release(&region.join_point);
 }
@@ -61,7 +91,7 @@ void parallel_run(int64_t count, int64_t grain, ParallelBody body, void* context
   __tsan_release(&region.fork_point);
   const AOTITorchError status = torch_parallel_for(0, count, grain, run_range, &region);
   __tsan_acquire(&region.join_point);
-  if (region.error) std::rethrow_exception(region.error);
+  region.rethrow();
   if (status != AOTI_TORCH_SUCCESS) throw std::runtime_error("opwright: torch_parallel_for failed");
 }
 

@@ -545,8 +545,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(opwright, m) {
                   "(Tensor grad_output, Tensor input, Tensor? gate, Tensor? weight, Tensor rstd, float eps, "
                   "int activation, bool norm_before_gate, int group_size, bool need_input, bool need_gate, "
                   "bool need_weight) -> (Tensor?, Tensor?, Tensor?)");
-  m.def("add_rms_norm_(Tensor(a!) input, Tensor(b!) residual, Tensor? weight, float eps, float weight_offset, "
-        "int rounding, int statistics) -> ()");
+  OPWRIGHT_DEFINE(m, "add_rms_norm_",
+                  "(Tensor(a!) input, Tensor(b!) residual, Tensor? weight, float eps, float weight_offset, int rounding, "
+                  "int statistics) -> ()");
   m.def("rms_norm_kernel_level() -> int");
 }
 
@@ -561,7 +562,7 @@ STABLE_TORCH_LIBRARY_IMPL(opwright, CPU, m) {
   OPWRIGHT_IMPLEMENT(m, add_rms_norm_backward);
   OPWRIGHT_IMPLEMENT(m, rms_norm_gated_forward);
   OPWRIGHT_IMPLEMENT(m, rms_norm_gated_backward);
-  m.impl("add_rms_norm_", TORCH_BOX(&opwright::add_rms_norm_));
+  OPWRIGHT_IMPLEMENT(m, add_rms_norm_);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(opwright, CompositeExplicitAutograd, m) {

@@ -121,17 +121,31 @@ inline __attribute__((always_inline)) void for_each_block(int64_t n, const F& f)
   if (i < n) f(i, PartialBlock<A>{static_cast<int>(n - i)});
 }
 
-// Sums over contiguous data: `step(i, block, sum)` returns `sum` with the block's terms added. Two sums are kept, so that one
-// addition need not wait for the other; which block enters which is fixed by n and the level.
+// Sums over contiguous data: `step(i, block, sum)` returns `sum` with the block's terms added.
 //
-//   A squares = sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
-//     const Pair<A> v = block.load(x + i);
+//   double squares = sum_over_blocks<float>(n, [&](int64_t i, auto block, Pair<float> sum) {
+//     const Pair<float> v = block.load(x + i);
 //     return fma(v, v, sum);
 //   });
+//
+// A lane adds up kTerms terms at most before its sum goes to double, so the error does not grow with n: rounding errors that
+// all have one sign, as in a row of equal values, would otherwise add up. Two sums are kept, so that one addition need not wait
+// for the other. What enters which sum is fixed by n and the level.
 template <class A, class Step>
-inline __attribute__((always_inline)) A sum_over_blocks(int64_t n, const Step& step) {
-  Pair<A> even = pair<A>(0), odd = pair<A>(0);
+inline __attribute__((always_inline)) double sum_over_blocks(int64_t n, const Step& step) {
+  constexpr int kTerms = 4;
+  constexpr int64_t kGroup = 2 * kTerms * kBlock<A>;
+  double total = 0;
   int64_t i = 0;
+  for (; i + kGroup <= n; i += kGroup) {
+    Pair<A> even = pair<A>(0), odd = pair<A>(0);
+    for (int term = 0; term < kTerms; ++term) {
+      even = step(i + 2 * term * kBlock<A>, FullBlock<A>{}, even);
+      odd = step(i + (2 * term + 1) * kBlock<A>, FullBlock<A>{}, odd);
+    }
+    total += static_cast<double>(reduce_add(even + odd));
+  }
+  Pair<A> even = pair<A>(0), odd = pair<A>(0);
   for (; i + 2 * kBlock<A> <= n; i += 2 * kBlock<A>) {
     even = step(i, FullBlock<A>{}, even);
     odd = step(i + kBlock<A>, FullBlock<A>{}, odd);
@@ -141,7 +155,7 @@ inline __attribute__((always_inline)) A sum_over_blocks(int64_t n, const Step& s
     i += kBlock<A>;
   }
   if (i < n) odd = step(i, PartialBlock<A>{static_cast<int>(n - i)}, odd);
-  return reduce_add(even + odd);
+  return total + static_cast<double>(reduce_add(even + odd));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ ValueAndSlope<A> activate_with_slope(Pair<A> z) {
 
 // v = x * act(z), or x without a gate, into `v`; returns the sum of squares.
 template <Activation kActivation, class A, class T>
-A gate_and_sum_of_squares(const T* x, const T* z, A* v, int64_t n) {
+double gate_and_sum_of_squares(const T* x, const T* z, A* v, int64_t n) {
   return sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
     Pair<A> gated = block.load(x + i);
     if (z) gated = gated * activate<kActivation>(block.load(z + i));

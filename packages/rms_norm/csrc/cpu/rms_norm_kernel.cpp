@@ -27,7 +27,7 @@ constexpr int64_t kLongRow = 1 << 15;  // of rows with at least this many
 // ---- forward --------------------------------------------------------------------------------------------------------
 
 template <class A, class S>
-A sum_of_squares(const S* v, int64_t n) {
+double sum_of_squares(const S* v, int64_t n) {
   return sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
     const Pair<A> x = block.load(v + i);
     return fma(x, x, sum);
@@ -36,7 +36,7 @@ A sum_of_squares(const S* v, int64_t n) {
 
 // residual_out = round_S(x + residual); returns the sum of its squares.
 template <class A, class T, class R, class S>
-A add_and_sum_of_squares(const T* x, const R* residual, S* residual_out, int64_t n) {
+double add_and_sum_of_squares(const T* x, const R* residual, S* residual_out, int64_t n) {
   return sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
     const Pair<A> v = round_to<S>(block.load(x + i) + block.load(residual + i));
     block.store(residual_out + i, v);
@@ -45,7 +45,7 @@ A add_and_sum_of_squares(const T* x, const R* residual, S* residual_out, int64_t
 }
 
 template <class A, class T, class R>
-A sum_of_squares_of_sum(const T* x, const R* residual, int64_t n) {
+double sum_of_squares_of_sum(const T* x, const R* residual, int64_t n) {
   return sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
     const Pair<A> v = block.load(x + i) + block.load(residual + i);
     return fma(v, v, sum);
@@ -198,7 +198,7 @@ void add_forward(const RmsNormForward& p) {
 
 // sum of g * x^ over n columns, with g = dy * s and x^ = v * r.
 template <class A, class S, class O>
-A sum_of_products(const O* dy, const S* v, const A* s, A r, int64_t n) {
+double sum_of_products(const O* dy, const S* v, const A* s, A r, int64_t n) {
   return r * sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
     return fma(block.load(dy + i) * load_scale(s, i, block), block.load(v + i), sum);
   });
@@ -350,7 +350,8 @@ template <class From, class A>
 void convert(const Convert& p) {
   const From* from = static_cast<const From*>(p.from);
   A* to = static_cast<A*>(p.to);
-  const A offset = static_cast<A>(p.offset);
+  // The neutral element of addition is -0: with it a weight of -0 stays what it is.
+  const A offset = p.offset == 0 ? static_cast<A>(-0.0) : static_cast<A>(p.offset);
   if constexpr (kSame<A, accumulate_t<From>>) {
     if (p.from_stride == 1) {
       return for_each_block<A>(

@@ -8,7 +8,7 @@ namespace opwright {
 inline namespace OPWRIGHT_ISA {
 namespace {
 
-// Sums along a row are taken by blocks of this many columns: 8 KiB of floats, and few enough terms for a lane's sum.
+// Sums along a row are taken by blocks of this many columns, the unit in which threads may share a long row.
 constexpr int64_t kColumns = 2048;
 
 [[maybe_unused]] int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -18,7 +18,7 @@ template <class F>
 double row_sum(int64_t columns, const F& block_sum) {
   double sum = 0;
   for (int64_t c = 0; c < columns; c += kColumns) {
-    sum += static_cast<double>(block_sum(c, smaller(kColumns, columns - c)));
+    sum += block_sum(c, smaller(kColumns, columns - c));
   }
   return sum;
 }

@@ -216,4 +216,5 @@ def register(library: torch.library.Library) -> None:
     for fake in fakes:
         for suffix in ("", "_raw"):
             torch.library.register_fake(f"{_NAMESPACE}::{fake.__name__}{suffix}", fake, lib=library)
-    torch.library.register_fake(f"{_NAMESPACE}::add_rms_norm_", add_rms_norm_, lib=library)
+    for name in ("add_rms_norm_", "add_rms_norm__raw"):
+        torch.library.register_fake(f"{_NAMESPACE}::{name}", add_rms_norm_, lib=library)

@@ -21,6 +21,7 @@ from ._reference_common import (
     activate,
     compute_dtype,
     group_length,
+    join_groups,
     option,
     row_rstd,
     split_groups,
@@ -140,7 +141,7 @@ def rms_norm_gated_backward(
 def _grouped_norm(value: Tensor, eps: float, size: int) -> tuple[Tensor, Tensor]:
     groups = split_groups(value, size)
     r = row_rstd(groups, eps).unsqueeze(-1)
-    return (groups * r).flatten(-2), r
+    return join_groups(groups * r), r
 
 
 def _grouped_backward(
@@ -149,7 +150,7 @@ def _grouped_backward(
     """Gradients of ``norm(value) * weight`` per group, all in the dtype of the arithmetic."""
     normed, r = _grouped_norm(value, eps, size)
     weighed = split_groups(grad if weight is None else grad * weight, size)
-    grad_value = _through_statistics(weighed, split_groups(normed, size), r).flatten(-2)
+    grad_value = join_groups(_through_statistics(weighed, split_groups(normed, size), r))
     return grad_value, None if weight is None else _sum_rows(grad * normed, 1)
 
 
@@ -172,7 +173,7 @@ def _through_statistics(grad: Tensor, normed: Tensor, r: Tensor) -> Tensor:
 
 def _sum_rows(value: Tensor, kept: int) -> Tensor:
     """Sum over all but the last ``kept`` dimensions."""
-    return value.flatten(0, value.dim() - kept - 1).sum(0) if value.dim() > kept else value
+    return value.sum(tuple(range(value.dim() - kept))) if value.dim() > kept else value
 
 
 def _act_and_slope(gate: Tensor, activation: str) -> tuple[Tensor, Tensor]:

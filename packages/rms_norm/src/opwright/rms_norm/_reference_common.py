@@ -146,7 +146,13 @@ def group_length(op: str, length: int, group_size: int | None) -> int:
 
 def split_groups(value: Tensor, size: int) -> Tensor:
     """View ``(..., D)`` as ``(..., groups, size)``; an empty last dimension is one empty group."""
-    return value.unflatten(-1, (value.shape[-1] // size if size else 1, size))
+    # reshape, unlike unflatten, is known to the batching of torch.autograd.grad(is_grads_batched=True).
+    return value.reshape(*value.shape[:-1], value.shape[-1] // size if size else 1, size)
+
+
+def join_groups(groups: Tensor) -> Tensor:
+    """View ``(..., groups, size)`` as ``(..., D)``."""
+    return groups.reshape(*groups.shape[:-2], groups.shape[-2] * groups.shape[-1])
 
 
 def row_rstd(value: Tensor, eps: float) -> Tensor:

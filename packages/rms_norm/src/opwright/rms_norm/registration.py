@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from . import _fakes, _sharding, _vmap, reference
-from ._runtime import DifferentiableOp, load_library, once, vjp_of
+from ._runtime import DifferentiableOp, load_library, once, refuse_gradients, transforms_active, vjp_of
 
 load_library(__package__, "rms_norm_forward")
 
@@ -69,10 +69,13 @@ rms_norm_backward = DifferentiableOp(
 def _save_rms_norm(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     input, weight, ctx.eps, ctx.weight_offset, _ = inputs
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(input, weight, output[1])
 
 
-def _rms_norm_gradient(ctx: FunctionCtx, grad_output: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+def _rms_norm_gradient(ctx: FunctionCtx, grad_output: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    if grad_output is None:
+        return (None,) * 5
     input, weight, rstd = ctx.saved_tensors
     grad_input, grad_weight = rms_norm_backward(
         grad_output, input, weight, rstd, ctx.eps, ctx.weight_offset, *ctx.needs_input_grad[:2]
@@ -113,24 +116,30 @@ add_rms_norm_backward = DifferentiableOp(
 
 
 def _save_add_rms_norm(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    input, residual, weight, ctx.eps, ctx.weight_offset, _, _ = inputs
+    input, residual, weight, ctx.eps, ctx.weight_offset, _, statistics = inputs
     ctx.dtypes = input.dtype, residual.dtype
     ctx.mark_non_differentiable(output[2])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(output[1], weight, output[2])
+    # The value that was normalised is residual_out, unless it was the sum before rounding: then the sum is formed again.
+    ctx.exact = statistics == 1 and output[1].dtype not in (torch.float32, torch.float64)
+    ctx.save_for_backward(*((input, residual) if ctx.exact else (output[1],)), weight, output[2])
 
 
 def _add_rms_norm_gradient(
     ctx: FunctionCtx, grad_output: Tensor | None, grad_residual_out: Tensor | None, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    residual_out, weight, rstd = ctx.saved_tensors
-    need_input, need_residual, need_weight = ctx.needs_input_grad[:3]
     if grad_output is None and grad_residual_out is None:
         return (None,) * 7
+    *values, weight, rstd = ctx.saved_tensors
+    value = values[0]
+    if ctx.exact:
+        value = values[0].float() + values[1].float()
+        grad_residual_out = None if grad_residual_out is None else grad_residual_out.float()
+    need_input, need_residual, need_weight = ctx.needs_input_grad[:3]
     grad_sum, grad_weight = add_rms_norm_backward(
         grad_output,
         grad_residual_out,
-        residual_out,
+        value,
         weight,
         rstd,
         ctx.eps,
@@ -161,9 +170,16 @@ def add_rms_norm_in_place(input: Tensor, residual: Tensor, weight: Tensor | None
     """Call ``opwright::add_rms_norm_``; where a gradient is needed, or under a transform, compute apart and copy."""
     tensors = (input, residual) if weight is None else (input, residual, weight)
     needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    if not needs_grad and not torch._C._are_functorch_transforms_active():
-        torch.ops.opwright.add_rms_norm_(input, residual, weight, *options)
+    if not needs_grad and not transforms_active():
+        traced = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
+        op = torch.ops.opwright.add_rms_norm_ if traced else torch.ops.opwright.add_rms_norm__raw
+        op.default(input, residual, weight, *options)
         return
+    for name, tensor in (("input", input), ("residual", residual)):
+        if needs_grad and tensor.requires_grad and tensor.is_leaf:
+            raise RuntimeError(
+                f"add_rms_norm_: expected {name} to be no leaf that requires grad, but got one; it would be overwritten"
+            )
     _fakes.check_in_place(input, residual, weight, *options)
     output, residual_out, _ = add_rms_norm_forward(input, residual, weight, *options)
     input.copy_(output)
@@ -219,10 +235,15 @@ rms_norm_gated_backward = DifferentiableOp(
 def _save_rms_norm_gated(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     input, gate, weight, ctx.eps, ctx.activation, ctx.norm_before_gate, ctx.group_size, _ = inputs
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(input, gate, weight, output[1])
 
 
-def _rms_norm_gated_gradient(ctx: FunctionCtx, grad_output: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+def _rms_norm_gated_gradient(
+    ctx: FunctionCtx, grad_output: Tensor | None, _: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    if grad_output is None:
+        return (None,) * 8
     input, gate, weight, rstd = ctx.saved_tensors
     options = (ctx.eps, ctx.activation, ctx.norm_before_gate, ctx.group_size)
     grads = rms_norm_gated_backward(grad_output, input, gate, weight, rstd, *options, *ctx.needs_input_grad[:3])
@@ -251,6 +272,7 @@ _OPERATORS = (
 def _register(library: torch.library.Library) -> None:
     for operator in _OPERATORS:
         operator.register(library)
+    refuse_gradients(library, "add_rms_norm_", "opwright.rms_norm.add_rms_norm_")
     _fakes.register(library)
     _vmap.register(library)
 
