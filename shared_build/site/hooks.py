@@ -1,4 +1,4 @@
-"""mkdocs hooks: the operators' pages, folders in the navigation, and the table of operators.
+"""mkdocs hooks: the operators' pages, folders in the navigation, the table of operators, charts.
 
 A new package or a new page needs no edit of ``mkdocs.yml``: a navigation entry that ends with ``/`` stands
 for the pages of that folder, and ``operators/`` for the pages of every package.
@@ -18,7 +18,7 @@ from mkdocs.structure.pages import Page
 # mkdocs loads this file by its path, whatever the working directory.
 if (_HERE := str(Path(__file__).resolve().parents[2])) not in sys.path:
     sys.path.insert(0, _HERE)
-from shared_build.site import pages
+from shared_build.site import figures, pages
 
 OPERATOR_TABLE = "<!-- operator-table -->"
 
@@ -80,17 +80,20 @@ def _operator_table(root: Path, place: str) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Carry links over from the repository to the site, and fill in the table of operators."""
+    """Carry links over from the repository to the site, and fill in the table of operators and the charts."""
     root = _root(config)
     place = page.file.src_uri
     source = Path(page.file.abs_src_path or "").resolve().relative_to(root).as_posix()
     text = pages.rewrite_links(markdown, source, place, root, config.repo_url)
     if OPERATOR_TABLE in text:
         text = text.replace(OPERATOR_TABLE, _operator_table(root, place))
-    return text
+    parts = place.split("/")
+    operator = parts[1] if parts[0] == "operators" and len(parts) > 2 else None
+    return figures.fill(text, root, operator)
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let wide tables scroll by themselves, and show the roles of docstrings as what they name."""
     html = re.sub(r"(?s)<table>(.*?)</table>", r'<div class="ow-table"><table>\1</table></div>', html)
-    return re.sub(r":(?:func|class|meth|mod|attr):(?=<code>)", "", html)
+    html = re.sub(r":(?:func|class|meth|mod|attr):(?=<code>)", "", html)
+    return figures.colours() + html if 'class="ow-chart"' in html else html

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shared_build.site import pages
+from shared_build.site import figures, pages
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -19,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def _build(root: Path, target: Path) -> subprocess.CompletedProcess[str]:
     # Not --quiet: it hides the warnings from the counter that makes --strict fail.
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +175,60 @@ def test_pages_of_a_package_are_in_reading_order(small: Path) -> None:
     (small / "packages/first/docs/extra.md").write_text("# Extra\n")
     names = [place.rsplit("/", 1)[1] for place in pages.packages(small)[0].nav()]
     assert names == [*pages.ORDER, "extra.md", "changelog.md"]
+
+
+def add_results(root: Path, operator: str) -> None:
+    """Write figures of one case, and the case's title where the charts look for it."""
+    ratios = {"eager": {"ratio": 3.0, "low": 2.9, "high": 3.1}}
+    cells = [
+        {"case": "forward", "shape": shape, "dtype": "fp32", "threads": 1, "ratios": ratios}
+        for shape in ("64x4096", "4096x4096")
+    ]
+    report = {
+        "machine": {"cpu": "A <fast> CPU", "threads": 2},
+        "versions": {"torch": "2.13.0", "kernel_level": "avx2"},
+        "conditions": [],
+        "command": "python -m measure",
+        "cells": cells,
+    }
+    folder = root / "docs" / "benchmarks" / "results" / operator
+    folder.mkdir(parents=True)
+    (folder / "machine.json").write_text(json.dumps(report))
+    cases = root / "packages" / operator / "benchmarks" / "cases.py"
+    cases.parent.mkdir()
+    cases.write_text('import torch\n\nCASES = [Case(name="forward", title="A forward pass", make=None)]\n')
+
+
+def test_charts_are_drawn_from_committed_results(
+    small: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    add_results(small, "first")
+    (small / "packages/first/docs/performance.md").write_text("# P\n\n<!-- charts -->\n\nAfter *them*.\n")
+    (small / "docs/index.md").write_text(
+        "# Home\n\n<!-- charts: first forward-1 -->\n\n<!-- charts: first other -->\n"
+    )
+    target = tmp_path_factory.mktemp("built")
+    done = _build(small, target)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (target / "operators/first/performance.html").read_text(encoding="utf-8")
+    assert "A forward pass, 1 thread" in page
+    assert "A &lt;fast&gt; CPU" in page
+    assert "<em>them</em>" in page
+    assert '[data-md-color-scheme="slate"] .ow-chart' in page
+    home = (target / "index.html").read_text(encoding="utf-8")
+    assert home.count('<svg class="ow-chart"') == 1
+    assert "<!-- charts" not in home + page
+
+
+def test_a_page_without_results_shows_no_chart(small: Path) -> None:
+    assert figures.fill("a <!-- charts --> b", small, "first") == "a  b"
+    assert figures.fill("a <!-- charts: first forward-1 --> b", small, None) == "a  b"
+    assert figures.fill("a <!-- charts --> b", small, None) == "a  b"
+
+
+def test_titles_are_read_without_importing(tmp_path: Path) -> None:
+    path = tmp_path / "cases.py"
+    path.write_text(
+        'raise RuntimeError\nx = [Case(name="a", title="A"), Case(name="b"), other(name="c", title="C")]\n'
+    )
+    assert figures.titles(path) == {"a": "A"}
