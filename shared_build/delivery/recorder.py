@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +66,7 @@ class Recorder:
         result.seconds += report.duration
         if report.failed:
             result.outcome = "failed"
-            result.reason = result.reason or f"{report.when}: {_last_line(report)}"
+            result.reason = result.reason or f"{report.when}: {_summary(report)}"
         elif report.skipped and result.outcome == "passed":
             result.outcome = "skipped"
             result.reason = _skip_reason(report)
@@ -78,7 +79,7 @@ class Recorder:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record a file that could not be collected as a failed test of its own."""
         if report.failed:
-            self._write("result", **vars(TestResult(report.nodeid, "failed", reason=_last_line(report))))
+            self._write("result", **vars(TestResult(report.nodeid, "failed", reason=_summary(report))))
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Close the record."""
@@ -86,11 +87,16 @@ class Recorder:
         self._stream.close()
 
 
-def _last_line(report: pytest.TestReport | pytest.CollectReport) -> str:
+def _summary(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The exception and the line after it, which is where a check says what it found; else the last line."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else str(report.longrepr)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (lines[0] if crash is not None else lines[-1])[:300] if lines else ""
+    if crash is None:
+        return lines[-1][:300] if lines else ""
+    # The exception's module says nothing to a reader.
+    lines[:1] = [re.sub(r"^(\w+\.)+(?=\w+: )", "", line) for line in lines[:1]]
+    return "; ".join(lines[:2])[:300]
 
 
 def _skip_reason(report: pytest.TestReport) -> str:
