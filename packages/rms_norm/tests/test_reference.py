@@ -102,6 +102,10 @@ class TestAgainstTheFormula:
         )
         close(rstd, np.array([[1.0, 1 / 3]]))
 
+    def test_signs_of_zero(self):
+        out = reference.rms_norm(torch.tensor([3.0, -0.0, 2.0]), torch.tensor([-0.0, 1.0, 0.0]))
+        assert torch.signbit(out).tolist() == [True, True, False]
+
     def test_scale_equivariance_without_eps(self):
         x = randn(3, 17)
         close(reference.rms_norm(x * 2.0**20, eps=0.0), reference.rms_norm(x, eps=0.0))

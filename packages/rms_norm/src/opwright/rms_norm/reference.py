@@ -348,4 +348,8 @@ def _apply_weight(
     """Multiply by the weight in the dtype of the arithmetic, after llama's first rounding to ``dtype``."""
     if rounding == "llama":
         normed = rounded(normed, dtype)
-    return normed if weight is None else normed * (weight.to(normed.dtype) + weight_offset)
+    if weight is None:
+        return normed
+    scale = weight.to(normed.dtype)
+    # Adding zero would turn a weight of -0 into +0.
+    return normed * (scale if weight_offset == 0 else scale + weight_offset)
