@@ -1,7 +1,7 @@
 """Loads and stores at the edges of mapped memory; run as a process of its own, since a fault ends it.
 
-``python -m shared_build.tests.simd.guarded <library> <level>``. Every access is made with its elements at the very
-end and at the very start of a page whose neighbours may not be touched, and at every offset inside it.
+``python -m shared_build.tests.simd.guarded <library> <level>``. Every access is made with its elements at the
+end and at the start of a page whose neighbours may not be touched, and at every offset inside it.
 """
 
 from __future__ import annotations

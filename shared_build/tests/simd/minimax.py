@@ -1,8 +1,8 @@
 """Derivation of the polynomials in ``simd_math_tables.h``: ``python minimax.py`` prints every table.
 
-Each is the polynomial with the least greatest error, relative to the function, on an interval (Remez exchange in 60
-digits), its coefficients rounded to the format that they are used in. The error that is printed is that of the
-rounded polynomial in exact arithmetic, as a power of two.
+Each is the polynomial with the least greatest error, relative to the function, on an interval (Remez exchange
+in 60 digits), its coefficients rounded to the format that they are used in. The error that is printed is that
+of the rounded polynomial in exact arithmetic, as a power of two.
 """
 
 from __future__ import annotations

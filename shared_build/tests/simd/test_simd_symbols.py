@@ -1,7 +1,7 @@
 """Objects made from the headers hold nothing that the linker could merge with another level's.
 
-All of the headers is compiled, with and without optimisation, for every level of the architecture. That needs the
-compiler only, not the processor.
+All of the headers is compiled, with and without optimisation, for every level of the architecture. That needs
+the compiler only, not the processor.
 """
 
 from __future__ import annotations
