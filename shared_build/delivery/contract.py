@@ -191,7 +191,7 @@ def _criteria(data: dict[str, Any]) -> Iterator[Criterion]:
             unit = item.get("unit", "")
             if "k" in item:
                 figure, at_most = figure or f"error_ratio_{item['direction']}", item["k"]
-                unit = unit or "times the error of eager in the same dtype"
+                unit = unit or "times eager's error"
             elif "max_ulp" in item:
                 figure, at_most, unit = figure or "max_ulp", item["max_ulp"], unit or "ulp"
             yield Criterion(

@@ -51,8 +51,7 @@ def number(value: float | None) -> str:
     if not math.isfinite(value):
         return str(value)
     if value == 0 or 0.001 <= abs(value) < 10000:
-        text = f"{value:.3g}"
-        return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
     return f"{value:.2e}"
 
 
@@ -125,8 +124,8 @@ def charts(criteria: list[dict[str, Any]]) -> list[dict[str, Any]]:
             row["bar"] = bullet(
                 row["figure"],
                 row["limit"],
-                low=entry.get("low"),
-                high=entry.get("high"),
+                low=None if metric == "peak_memory" else entry.get("low"),
+                high=None if metric == "peak_memory" else entry.get("high"),
                 goal=entry.get("goal"),
                 top=top,
             )
@@ -184,7 +183,9 @@ def _sections(criteria: list[dict[str, Any]], contract: dict[str, Any]) -> list[
         title, lead = TITLES.get(name, ("", ""))
         rows = [c for c in criteria if c["section"] == name and not c["measured"]]
         proven = {c["id"] for c in rows}
+        items = {f"{name}/{item['id']}": item for item in contract.get(name, []) if isinstance(item, dict)}
         for row in rows:
+            row["status"] = items.get(row["id"], {}).get("status", "")
             limit = _limit(row["bound"])
             row["bar"] = (
                 bullet(row["figure"], limit) if row["figure"] is not None and limit is not None else None

@@ -43,8 +43,9 @@ class Judged:
     measured: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
-        return asdict(self)
+        """Return the fields for JSON, which knows no NaN or infinity: the reason tells of such a figure."""
+        finite = self.figure is not None and math.isfinite(self.figure)
+        return {**asdict(self), "figure": self.figure if finite else None}
 
 
 def overall(verdicts: Iterable[str]) -> str:
@@ -180,6 +181,7 @@ def _measured(entry: dict[str, Any]) -> Judged:
         "peak_memory": "what it returns",
     }.get(entry["metric"], entry.get("contender") or "the rival")
     threads = entry.get("threads")
+    what = entry.get("title") or entry["case"]
     where = ", ".join(str(part) for part in (entry.get("shape"), entry.get("dtype")) if part)
     if threads is not None:
         where += f", {threads} thread{'' if threads == 1 else 's'}"
@@ -192,7 +194,7 @@ def _measured(entry: dict[str, Any]) -> Judged:
     return Judged(
         id=f"{'memory' if memory else 'performance'}/{entry['id']}",
         section="memory" if memory else "performance",
-        claim=f"{entry['case']} ({where}) against {versus}" if where else f"{entry['case']} against {versus}",
+        claim=f"{what} ({where}) against {versus}" if where else f"{what} against {versus}",
         verdict=entry["verdict"],
         bound=f"{'at most' if memory else 'at least'} {limit:g}",
         figure=entry.get("ratio"),
