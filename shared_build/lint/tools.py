@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from shared_build.lint.tree import CXX_SUFFIXES, Finding, Tree
 CONFIG = Path(__file__).with_name("mypy.ini")
 #: Test code: annotated, but its every line assumes what a type cannot say.
 UNTYPED = frozenset({"conformance"})
+OVERLAY = "opwright-overlay"
 
 
 def _run(tree: Tree, command: Sequence[str], env: dict[str, str] | None = None) -> list[Finding]:
@@ -76,11 +76,12 @@ def types(tree: Tree) -> list[Finding]:
     command = [sys.executable, "-m", "mypy", "--config-file", str(CONFIG), "--no-error-summary"]
     for module in modules:
         command += ["-p", module]
-    with tempfile.TemporaryDirectory() as folder:
-        real = _overlay(tree, Path(folder))
-        path = os.pathsep.join([folder, str(tree.root)])
-        findings = _run(tree, command, env={"MYPYPATH": path})
-    return [Finding("", 0, _real_path(found.message, folder, real)) for found in findings]
+    # Always the same folder: mypy's cache remembers the paths of what it complained about.
+    folder = tree.root / ".mypy_cache" / OVERLAY
+    shutil.rmtree(folder, ignore_errors=True)
+    real = _overlay(tree, folder)
+    findings = _run(tree, command, env={"MYPYPATH": os.pathsep.join([str(folder), str(tree.root)])})
+    return [Finding("", 0, _real_path(found.message, real)) for found in findings]
 
 
 def _overlay(tree: Tree, folder: Path) -> dict[str, str]:
@@ -96,17 +97,16 @@ def _overlay(tree: Tree, folder: Path) -> dict[str, str]:
             target = folder / "opwright" / name / relative
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(path)
-            real[str(target)] = path.relative_to(tree.root).as_posix()
+            real[target.relative_to(folder).as_posix()] = path.relative_to(tree.root).as_posix()
     return real
 
 
-def _real_path(message: str, folder: str, real: dict[str, str]) -> str:
-    """Replace a path of the overlay, however mypy shortens it, by the file's own."""
-    match = re.match(rf"(?P<path>\S*{re.escape(Path(folder).name)}/[^:]+):", message)
+def _real_path(message: str, real: dict[str, str]) -> str:
+    """Replace a path of the overlay by the file's own."""
+    match = re.match(rf"\S*{OVERLAY}/(?P<place>[^:]+):", message)
     if match is None:
         return message
-    place = str(Path(folder) / match["path"].partition(Path(folder).name + "/")[2])
-    return real.get(place, match["path"]) + message[match.end("path") :]
+    return real.get(match["place"], match["place"]) + message[match.end("place") :]
 
 
 def clang_format(tree: Tree) -> list[Finding]:
