@@ -1,0 +1,1 @@
+"""The checks, by subject. Every module here registers its checks when it is imported."""

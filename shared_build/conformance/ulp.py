@@ -1,0 +1,131 @@
+"""Distances in units in the last place, and the error rule.
+
+The rule: with g the float64 golden result on the rounded inputs and e the eager composition in the dtype
+under test, `max|op-g| <= k max|e-g| + 1 ulp(max|g|)` and `rms(op-g) <= r rms(e-g) + 1 ulp(rms g)`, the last
+ulp of the type the arithmetic is done in (float32 for the half types). k is 2 forward and 3 backward, r is
+1.1 and 1.65.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+RATIO = {"forward": 2.0, "backward": 3.0}
+RMS_RATIO = {"forward": 1.1, "backward": 1.65}
+
+
+def spacing(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The spacing of `dtype` at each float64 value: 2^(exponent - precision), subnormals included."""
+    info = torch.finfo(dtype)
+    precision = round(-math.log2(info.eps))
+    smallest = round(math.log2(info.smallest_normal))
+    values = values.double()
+    _, exponent = torch.frexp(values)
+    exponent = torch.where(values == 0, smallest, (exponent - 1).clamp(min=smallest))
+    return torch.ldexp(torch.ones_like(values), exponent - precision)
+
+
+def ulp_error(got: torch.Tensor, golden: torch.Tensor) -> torch.Tensor:
+    """|got - golden| in ulps of got's dtype, elementwise; 0 for equal non-finite values, else infinity.
+
+    got: any float dtype. golden: float64, same shape.
+    """
+    finite = torch.isfinite(got) & torch.isfinite(golden)
+    same = (got == golden.to(got.dtype)) | (got.isnan() & golden.isnan())
+    distance = (got.double() - golden).abs() / spacing(golden, got.dtype)
+    return torch.where(finite, distance, torch.where(same, 0.0, math.inf))
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which arithmetic on `dtype` is done."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal shape, dtype and values; NaN equals NaN; +0 and -0 differ."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    nan = a.isnan()
+    if not torch.equal(nan, b.isnan()):
+        return False
+    return bool(((a == b) & (a.signbit() == b.signbit()) | nan).all())
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The outcome of the error rule: `problem` is None when it holds, else says what was exceeded."""
+
+    problem: str | None
+    max_ulp: float
+    max_abs: float
+    worst: tuple[int, ...] | None
+
+
+def judge(
+    got: torch.Tensor,
+    golden: torch.Tensor,
+    eager: torch.Tensor,
+    direction: str,
+    max_ulp: float | None = None,
+) -> Verdict:
+    """Apply the error rule to one result.
+
+    got, eager: same shape and dtype. golden: float64, same shape. direction: "forward" or "backward".
+    Where eager is not finite, got must hold the same non-finite value; elsewhere it must be finite.
+    """
+    if got.shape != eager.shape or got.dtype != eager.dtype:
+        return Verdict(
+            f"expected {eager.dtype} {tuple(eager.shape)}, but got {got.dtype} {tuple(got.shape)}", 0, 0, None
+        )
+    if got.numel() == 0:
+        return Verdict(None, 0.0, 0.0, None)
+    got, golden, eager = got.detach().cpu(), golden.detach().cpu(), eager.detach().cpu()
+    finite = torch.isfinite(eager)
+    special = ~finite & ~((got == eager) | (got.isnan() & eager.isnan()))
+    special |= finite & ~torch.isfinite(got)
+    if special.any():
+        where = _index(special.double())
+        return Verdict("non-finite values differ from the reference", math.inf, math.inf, where)
+    mask = finite & torch.isfinite(golden)
+    error = torch.where(mask, (got.double() - golden).abs(), 0.0)
+    ulps = torch.where(mask, ulp_error(got, golden), 0.0)
+    base = torch.where(mask, (eager.double() - golden).abs(), 0.0)
+    size = torch.where(mask, golden.abs(), 0.0)
+    largest, limit = float(error.max()), RATIO[direction] * float(base.max())
+    floor = float(spacing(size.max(), got.dtype))
+    found = Verdict(None, float(ulps.max()), largest, _index(error))
+    if largest > limit + floor:
+        return dataclasses.replace(
+            found,
+            problem=f"max error {largest:.3e} > {RATIO[direction]:g} x eager {float(base.max()):.3e}"
+            f" + 1 ulp {floor:.3e}",
+        )
+    rms_limit = RMS_RATIO[direction] * _rms(base)
+    rms_floor = float(spacing(torch.tensor(_rms(size), dtype=torch.float64), accumulation_dtype(got.dtype)))
+    if _rms(error) > rms_limit + rms_floor:
+        return dataclasses.replace(
+            found,
+            problem=f"rms error {_rms(error):.3e} > {RMS_RATIO[direction]:g} x eager {_rms(base):.3e}"
+            f" + 1 ulp {rms_floor:.3e}",
+        )
+    if max_ulp is not None and found.max_ulp > max_ulp:
+        return dataclasses.replace(
+            found,
+            problem=f"{found.max_ulp:.3g} ulp > published {max_ulp:g} ulp",
+            worst=_index(ulps),
+        )
+    return found
+
+
+def _rms(values: torch.Tensor) -> float:
+    return float(values.square().mean().sqrt())
+
+
+def _index(values: torch.Tensor) -> tuple[int, ...]:
+    flat = int(values.reshape(-1).argmax())
+    return tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), values.shape))

@@ -1,0 +1,5 @@
+"""Uses the global random generator."""
+
+import torch
+
+TABLE = torch.randn(8)

@@ -1,0 +1,3 @@
+"""A module whose import changes nothing."""
+
+VALUE = 1

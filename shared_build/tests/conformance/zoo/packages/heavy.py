@@ -1,0 +1,2 @@
+"""Imports a module that costs a second."""
+

@@ -1,0 +1,5 @@
+"""Takes too long."""
+
+import time
+
+time.sleep(0.2)

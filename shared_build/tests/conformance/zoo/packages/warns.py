@@ -1,0 +1,5 @@
+"""Warns."""
+
+import warnings
+
+warnings.warn("this package is experimental", stacklevel=1)
