@@ -1,7 +1,9 @@
-"""Everything that is done with a package, as sessions: ``nox -s SESSION -- [OPERATOR ...] [--torch VERSION] [options]``.
+"""Everything that is done with a package, as sessions of nox.
 
-Without operators a session serves all of them; ``milestone`` needs one. ``nox`` alone runs what continuous integration runs.
-The work itself is in shared_build; this file puts it in order.
+``nox -s SESSION -- [OPERATOR ...] [--torch VERSION] [options]``.
+
+Without operators a session serves all of them; ``milestone`` needs one. ``nox`` alone runs what continuous
+integration runs. The work itself is in shared_build; this file puts it in order.
 """
 
 import argparse
@@ -43,10 +45,14 @@ def wheel(environment: Environment, operator: str) -> Path:
     folder = ROOT / "build" / "wheels" / environment.path.name / operator
     shutil.rmtree(folder, ignore_errors=True)
     package = PACKAGES / operator
-    environment.python("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, package, env={"PYTHONPATH": ""})
+    environment.python(
+        "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, package, env={"PYTHONPATH": ""}
+    )
     (built,) = folder.glob("*.whl")
     objects = package / "build" / built.stem.split("-", 2)[2]
-    environment.python("-m", "shared_build.delivery.audit", built, "--objects", objects, "--enforce-manylinux")
+    environment.python(
+        "-m", "shared_build.delivery.audit", built, "--objects", objects, "--enforce-manylinux"
+    )
     return built
 
 
@@ -88,7 +94,7 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def shared(session: nox.Session) -> None:
-    """Tests of the shared code: SIMD numerics, the zoo of broken operators, delivery, measurement, scaffolding."""
+    """Tests of the shared code: SIMD, the zoo of broken operators, delivery, measurement, scaffolding."""
     _, torch, rest = parse(session)
     environment = torch_environment(session, torch)
     environment.python("-m", "pytest", "shared_build/tests", "-n", "2", "--dist", "loadfile", *rest)
@@ -106,7 +112,7 @@ def test(session: nox.Session) -> None:
 
 @nox.session
 def sanitize(session: nox.Session) -> None:
-    """Run each package's tests on builds with AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer."""
+    """Run each package's tests on builds with the address, undefined-behaviour and thread sanitizers."""
     operators, torch, rest = parse(session)
     environment = torch_environment(session, torch)
     for operator in operators:
@@ -115,7 +121,7 @@ def sanitize(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run each package's asv benchmarks and compare with the last committed results. ``--quick`` for a smoke test."""
+    """Run asv benchmarks and compare with the last committed results. ``--quick`` for a smoke test."""
     operators, torch, rest = parse(session)
     environment = torch_environment(session, torch)
     for operator in operators:
@@ -146,9 +152,10 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def milestone(session: nox.Session) -> None:
-    """Make the delivery of one operator and prove its contract; exit 0 all holds, 1 something fails, 2 undecided."""
+    """Deliver one operator and prove its contract; exit 0 all holds, 1 something fails, 2 undecided."""
     if not session.posargs or session.posargs[0] not in OPERATORS:
-        session.error(f"milestone: expected one operator among {', '.join(OPERATORS)}, but got {session.posargs or 'none'}")
+        got = " ".join(session.posargs) or "none"
+        session.error(f"milestone: expected one operator among {', '.join(OPERATORS)}, but got {got}")
     operators, torch, rest = parse(session)
     environment = torch_environment(session, torch)
     finish(environment.status("-m", "shared_build.delivery.milestone", operators[0], "--torch", torch, *rest))
@@ -173,7 +180,7 @@ def new(session: nox.Session) -> None:
 
 @nox.session
 def wheels(session: nox.Session) -> None:
-    """Prove that one wheel serves several torch versions: built on one, tested under each ``--also VERSION``."""
+    """Prove that one wheel, built on one torch, serves others: tested under each ``--also VERSION`` too."""
     parser = argparse.ArgumentParser(prog="nox -s wheels --", add_help=False)
     parser.add_argument("--also", action="append", default=[])
     options, _ = parser.parse_known_args(session.posargs)

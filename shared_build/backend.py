@@ -1,9 +1,10 @@
-"""PEP 517 build backend of every opwright package: scikit-build-core, built against the torch that is already there.
+"""PEP 517 build backend of every package: scikit-build-core, built against the torch that is already there.
 
-pip builds in an isolated environment whose ``site-packages`` holds the build requirements only, while ``sys.prefix`` is
-still the environment that the package is going to be installed into. So torch is looked for in that environment, and only
-if it is not there does a torch requirement enter the isolated build environment. ``python -m build`` makes a virtual
-environment of its own, where the requirement is what applies.
+pip builds in an isolated environment whose ``site-packages`` holds the build requirements only, while
+``sys.prefix`` is still the environment that the package is going to be installed into. So torch is looked
+for in that environment, and only if it is not there does a torch requirement enter the isolated build
+environment. ``python -m build`` makes a virtual environment of its own, where the requirement is what
+applies.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def _torch_requirement() -> str:
     for requirement in project["dependencies"]:
         if requirement.split(";")[0].strip().startswith("torch"):
             return str(requirement)
-    raise RuntimeError(f"{project['name']}: expected a torch requirement in [project] dependencies, but got none")
+    raise RuntimeError(
+        f"{project['name']}: expected a torch requirement in [project] dependencies, but got none"
+    )
 
 
 def _with_torch(settings: Settings) -> dict[str, str | list[str]]:
@@ -54,7 +57,7 @@ def _with_torch(settings: Settings) -> dict[str, str | list[str]]:
     folder = _site_with_torch()
     if folder is None:
         raise RuntimeError(
-            "opwright: expected torch in the build environment or in the environment installed into, but got none. "
+            "opwright: expected torch in the environment of the build or of the installation, but got none. "
             "Install torch first, or build without --no-build-isolation."
         )
     # CMake's own Python must see the torch of the target environment as well.

@@ -1,7 +1,7 @@
-"""The virtual environments of the nox sessions: one per torch version for everything that runs operators, one for tools.
+"""The virtual environments of the nox sessions: one per torch version, one for tools without torch.
 
-Eight operators share an environment instead of having a copy of torch each. An environment is made again when what it should
-hold has changed.
+Eight operators share an environment instead of having a copy of torch each. An environment is made again
+when what it should hold has changed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Environment:
         self.session.chdir(ROOT)
 
     def status(self, *args: str | os.PathLike[str]) -> int:
-        """Run its Python with ``args`` from the root and return the exit status, which may mean more than failure."""
+        """Run its Python with ``args`` from the root and return the exit status."""
         env = {**os.environ, "PYTHONPATH": str(ROOT), "VIRTUAL_ENV": str(self.path)}
         env["PATH"] = os.pathsep.join([str(self.bin), os.environ.get("PATH", "")])
         command = [str(self.bin / "python"), *map(os.fspath, args)]
@@ -60,7 +60,9 @@ class Environment:
 
     def install(self, *args: str | os.PathLike[str]) -> None:
         """Run pip install."""
-        self.python("-m", "pip", "install", "--quiet", "--disable-pip-version-check", *args, env={"PYTHONPATH": ""})
+        self.python(
+            "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *args, env={"PYTHONPATH": ""}
+        )
 
 
 def _make(session: nox.Session, name: str, wanted: Sequence[str]) -> Environment:
@@ -86,7 +88,7 @@ def _make(session: nox.Session, name: str, wanted: Sequence[str]) -> Environment
 
 
 def torch_environment(session: nox.Session, torch: str = DEFAULT_TORCH) -> Environment:
-    """The environment with this torch (a version, or ``newest``) and all that tests, benchmarks and delivery need."""
+    """The environment with this torch (a version, or ``newest``) and all that running operators needs."""
     requirement = "torch" if torch == "newest" else f"torch=={torch}"
     wanted = [requirement, "test.txt", "bench.txt", "delivery.txt", "build.txt", "lint.txt"]
     return _make(session, f"torch-{torch}", wanted)

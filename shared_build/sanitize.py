@@ -1,8 +1,11 @@
-"""Run a package's tests on builds with sanitizers: ``python -m shared_build.sanitize OPERATOR [--kind address|thread]``.
+"""Run a package's tests on builds with sanitizers.
 
-Each build is first shown a fault that it must report; if it does not, the run would prove nothing and fails. AddressSanitizer
-runs against the stock torch wheel: its allocator gives torch's own CPU tensors red zones, so an overrun of a tensor is seen.
-Compiling and child processes are left out: the sanitizer would be loaded into the compiler, and children run without it.
+``python -m shared_build.sanitize OPERATOR [--kind address|thread]``.
+
+Each build is first shown a fault that it must report; if it does not, the run would prove nothing and fails.
+AddressSanitizer runs against the stock torch wheel: its allocator gives torch's own CPU tensors red zones,
+so an overrun of a tensor is seen. Compiling and child processes are left out: the sanitizer would be loaded
+into the compiler, and children run without it.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ def library(compiler: str, name: str) -> str:
     found = subprocess.run([compiler, f"-print-file-name={name}"], check=True, capture_output=True, text=True)
     path = Path(found.stdout.strip())
     if not path.is_absolute():
-        raise SystemExit(f"sanitize: expected {name} of {compiler}, but got none; install the compiler's sanitizer runtime")
+        raise SystemExit(
+            f"sanitize: expected {name} of {compiler}, but got none; install the compiler's sanitizer runtime"
+        )
     return str(path.resolve())
 
 
@@ -43,18 +48,33 @@ def build(operator: str, kind: str) -> Path:
     """Build and install the package with the sanitizer into a folder of its own."""
     target = ROOT / "build" / "sanitize" / kind / operator
     objects = ROOT / "build" / "sanitize" / f"{kind}-objects" / operator
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--no-build-isolation"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--upgrade",
+        "--no-build-isolation",
+    ]
     command += ["--target", str(target), f"-Cbuild-dir={objects}", f"-Ccmake.define.OPWRIGHT_SANITIZE={kind}"]
     subprocess.run([*command, str(ROOT / "packages" / operator)], check=True)
     return target
 
 
 def environment(kind: str, target: Path) -> dict[str, str]:
-    """Environment of a run: the sanitizer's runtime and libstdc++ first, or the first C++ exception would end the process."""
+    """Environment of a run; without libstdc++ beside the runtime the first C++ exception ends the process."""
     runtime, options, _ = KINDS[kind]
     compiler = os.environ.get("CXX", "g++")
     preload = f"{library(compiler, runtime)} {library(compiler, 'libstdc++.so.6')}"
-    return {**os.environ, **options, "LD_PRELOAD": preload, "PYTHONMALLOC": "malloc", "PYTHONPATH": str(target)}
+    return {
+        **os.environ,
+        **options,
+        "LD_PRELOAD": preload,
+        "PYTHONMALLOC": "malloc",
+        "PYTHONPATH": str(target),
+    }
 
 
 def prefix(kind: str) -> list[str]:
@@ -66,12 +86,15 @@ def check_armed(operator: str, kind: str, target: Path) -> None:
     """Fail unless the build reports each fault made on purpose."""
     path = target / "opwright" / operator / "_C.so"
     for probe, text in KINDS[kind][2]:
-        code = f"import torch, ctypes; torch.set_num_threads(2); ctypes.CDLL({str(path)!r}).opwright_sanitizer_probe({probe})"
+        code = f"import torch, ctypes; torch.set_num_threads(2); library = ctypes.CDLL({str(path)!r}); "
+        code += f"library.opwright_sanitizer_probe({probe})"
         command = [*prefix(kind), sys.executable, "-c", code]
-        result = subprocess.run(command, env=environment(kind, target), capture_output=True, text=True, check=False)
+        result = subprocess.run(
+            command, env=environment(kind, target), capture_output=True, text=True, check=False
+        )
         if result.returncode == 0 or text not in result.stderr:
             raise SystemExit(
-                f"sanitize: expected the {kind} build to report {text!r}, but got exit status {result.returncode}\n"
+                f"sanitize: expected the {kind} build to report {text!r}, but got {result.returncode}\n"
                 f"{result.stderr[-2000:]}"
             )
         print(f"sanitize: the {kind} build of {operator} reports {text}", flush=True)
@@ -86,7 +109,19 @@ def main() -> int:
     for kind in options.kind or sorted(KINDS):
         target = build(options.operator, kind)
         check_armed(options.operator, kind, target)
-        command = [*prefix(kind), sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", LEFT_OUT, *rest]
+        command = [
+            *prefix(kind),
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            LEFT_OUT,
+            *rest,
+        ]
         cwd = ROOT / "packages" / options.operator
         status = subprocess.run(command, env=environment(kind, target), cwd=cwd, check=False).returncode
         if status:

@@ -85,7 +85,7 @@ function(_opwright_isa_objects target level vector_bytes sources)
   add_library(${objects} OBJECT ${sources})
   _opwright_common_flags(${objects})
   target_compile_definitions(${objects} PRIVATE OPWRIGHT_ISA=isa_${level} OPWRIGHT_VECTOR_BYTES=${vector_bytes})
-  # -ffast-math is never used: it would change the floating-point mode of the whole process. A landing pad would bring a weak
+  # No flag that lets the compiler forget IEEE arithmetic is used: some would change the floating-point mode of the whole process. A landing pad would bring a weak
   # symbol into the object, so there are none; exceptions of other files pass through, which needs the unwind tables.
   target_compile_options(${objects} PRIVATE -fno-math-errno -fno-trapping-math -ffp-contract=fast -fno-lto -fno-exceptions
                                             -fasynchronous-unwind-tables ${ARGN})

@@ -1,6 +1,7 @@
 """Prints what CMake needs to know of the torch to build against, as ``key=value`` lines.
 
-Reads torch's files without importing it: quicker, and a build environment need not hold what torch itself imports.
+Reads torch's files without importing it: quicker, and a build environment need not hold what torch itself
+imports.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from pathlib import Path
 
 
 def main() -> int:
+    """Print the lines; exit status 1 if there is no torch."""
     site = os.environ.get("OPWRIGHT_TORCH_SITE")
     if site:
         sys.path.append(site)
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
-        print("opwright: expected torch for the Python at " + sys.executable + ", but got none", file=sys.stderr)
+        print(
+            "opwright: expected torch for the Python at " + sys.executable + ", but got none", file=sys.stderr
+        )
         return 1
     root = Path(spec.submodule_search_locations[0])
     text = (root / "version.py").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What every opwright package needs at run time: loading its library, and one definition of an operator's derivative.
+"""What every package needs at run time: loading its library, and one definition of a derivative.
 
 The build installs this file into each package, so that packages stand alone.
 """
@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.autograd.function import FunctionCtx
 
 __all__ = ["DifferentiableOp", "load_library", "once", "refuse_gradients", "transforms_active", "vjp_of"]
 
 NAMESPACE = "opwright"
 TORCH_FLOOR = (2, 11)
 
-# The types whose call goes straight to a kernel; a subclass (DTensor, FakeTensor) goes through the dispatcher.
+# The types whose call goes straight to a kernel; a subclass (DTensor, FakeTensor) goes through the
+# dispatcher.
 _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -32,15 +32,17 @@ def load_library(package: str, probe: str) -> None:
         probe: an operator that the library defines.
 
     Raises:
-        ImportError: if torch is too old or the library is missing or does not load; the message says what to do.
+        ImportError: if torch is too old or the library is missing or does not load; the message says what to
+            do.
     """
     version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
     if version < TORCH_FLOOR:
         raise ImportError(
-            f"{package}: expected torch {'.'.join(map(str, TORCH_FLOOR))} or later, but got {torch.__version__}; "
-            "upgrade it with: pip install --upgrade torch"
+            f"{package}: expected torch {TORCH_FLOOR[0]}.{TORCH_FLOOR[1]} or later, "
+            f"but got {torch.__version__}; upgrade it with: pip install --upgrade torch"
         )
-    # A second copy of the library, from another path, would define the same operators again and end the process.
+    # A second copy of the library, from another path, would define the same operators again and end the
+    # process.
     if torch._C._dispatch_has_kernel(f"{NAMESPACE}::{probe}"):
         return
     distribution = package.replace(".", "-").replace("_", "-")
@@ -81,10 +83,11 @@ def transforms_active() -> bool:
 class DifferentiableOp:
     """A call of an operator by the cheapest way that is right in the caller's situation.
 
-    The dispatcher holds the operator twice: ``name``, with autograd registered from here, and ``name_raw``, the same
-    kernel without. A call goes
+    The dispatcher holds the operator twice: ``name``, with autograd registered from here, and ``name_raw``,
+    the same kernel without. A call goes
 
-    1. to ``name`` under ``torch.compile`` and ``torch.export``, under a dispatch mode and for tensor subclasses;
+    1. to ``name`` under ``torch.compile`` and ``torch.export``, under a dispatch mode and for tensor
+    subclasses;
     2. to the reference under a functorch transform or forward-mode AD, which it supports and a kernel cannot;
     3. through a ``torch.autograd.Function`` around ``name_raw`` if an input requires grad;
     4. to ``name_raw`` otherwise, which pays for no autograd.
@@ -103,7 +106,7 @@ class DifferentiableOp:
         name: str,
         *,
         reference: Callable[..., Any],
-        save: Callable[[FunctionCtx, tuple[Any, ...], Any], None],
+        save: Callable[[Any, tuple[Any, ...], Any], None],
         backward: Callable[..., Any],
     ) -> None:
         self.name = name
@@ -130,14 +133,14 @@ class DifferentiableOp:
             """The operator with its keyset as a last argument, so that the others keep their positions."""
 
             @staticmethod
-            def forward(ctx: FunctionCtx, *args_and_keyset: Any) -> Any:
+            def forward(ctx: Any, *args_and_keyset: Any) -> Any:
                 *args, keyset = args_and_keyset
                 outputs = below(keyset, tuple(args))
                 save(ctx, tuple(args), outputs)
                 return outputs
 
             @staticmethod
-            def backward(ctx: FunctionCtx, *grads: Any) -> Any:
+            def backward(ctx: Any, *grads: Any) -> Any:
                 return (*backward(ctx, *grads), None)
 
         def kernel(keyset: Any, *args: Any) -> Any:
@@ -160,7 +163,8 @@ class DifferentiableOp:
             if isinstance(arg, Tensor):
                 if type(arg) not in _PLAIN:
                     return self.op(*args)
-                # autograd.grad(is_grads_batched=True) batches with an older kind of tensor, seen by no transform's flag.
+                # autograd.grad(is_grads_batched=True) batches with an older kind of tensor, seen by no
+                # transform's flag.
                 if torch._C._functorch.is_legacy_batchedtensor(arg):
                     return self.reference(*args)
                 requires_grad = requires_grad or arg.requires_grad
@@ -174,7 +178,7 @@ def _any_requires_grad(args: tuple[Any, ...]) -> bool:
 
 
 def refuse_gradients(library: torch.library.Library, name: str, alternative: str) -> None:
-    """Make an operator that writes its arguments refuse what autograd would have to record, instead of losing it.
+    """Make an operator that writes its arguments refuse what autograd would have to record.
 
     Args:
         library: takes the registration.
@@ -186,7 +190,7 @@ def refuse_gradients(library: torch.library.Library, name: str, alternative: str
     def kernel(keyset: Any, *args: Any) -> None:
         if forward_ad._current_level >= 0 or (torch.is_grad_enabled() and _any_requires_grad(args)):
             raise RuntimeError(
-                f"{name}: expected arguments that need no gradient, but got one that does; call {alternative} instead"
+                f"{name}: expected arguments that need no gradient, but got one that does; call {alternative}"
             )
         with torch._C._AutoDispatchBelowAutograd():
             op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
@@ -197,10 +201,10 @@ def refuse_gradients(library: torch.library.Library, name: str, alternative: str
 def _make_function(
     name: str,
     raw: Callable[..., Any],
-    save: Callable[[FunctionCtx, tuple[Any, ...], Any], None],
+    save: Callable[[Any, tuple[Any, ...], Any], None],
     backward: Callable[..., Any],
 ) -> type[torch.autograd.Function]:
-    def forward(ctx: FunctionCtx, *args: Any) -> Any:
+    def forward(ctx: Any, *args: Any) -> Any:
         outputs = raw(*args)
         save(ctx, args, outputs)
         return outputs
@@ -209,7 +213,9 @@ def _make_function(
     return type(f"{name}_function", (torch.autograd.Function,), members)
 
 
-def vjp_of(reference: Callable[..., Any], args: tuple[Any, ...], needed: Iterator[bool], grads: tuple[Any, ...]) -> Any:
+def vjp_of(
+    reference: Callable[..., Any], args: tuple[Any, ...], needed: Iterator[bool], grads: tuple[Any, ...]
+) -> Any:
     """Return the gradients of ``reference`` at ``args``: right to any order, as slow as eager PyTorch.
 
     Args:
@@ -227,10 +233,16 @@ def vjp_of(reference: Callable[..., Any], args: tuple[Any, ...], needed: Iterato
         # Views, so that the derivative is taken here and yet stays connected to the caller's graph.
         views = list(args)
         for i in wanted:
-            views[i] = args[i].view_as(args[i]) if args[i].requires_grad else args[i].detach().requires_grad_()
+            views[i] = (
+                args[i].view_as(args[i]) if args[i].requires_grad else args[i].detach().requires_grad_()
+            )
         outputs = reference(*views)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o is not None and o.requires_grad]
+        pairs = [
+            (o, g)
+            for o, g in zip(outputs, grads, strict=True)
+            if g is not None and o is not None and o.requires_grad
+        ]
         found: tuple[Tensor | None, ...] = (None,) * len(wanted)
         if pairs and wanted:
             found = torch.autograd.grad(

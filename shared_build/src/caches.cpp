@@ -1,4 +1,5 @@
-// The size of the last-level cache, for the choice of streaming stores; see beyond_caches in stable.h.
+// The size of the last-level cache, for the choice of streaming stores; see beyond_caches in
+// stable.h.
 #include <unistd.h>
 
 #include <cstdint>

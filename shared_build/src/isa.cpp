@@ -43,12 +43,14 @@ Level choose() {
                              {"neon", Level::kNeon}};
   for (const Name& name : kNames) {
     if (std::strcmp(wanted, name.text) != 0) continue;
-    // A wider level than the processor has would crash; a level of another architecture is not compiled.
+    // A wider level than the processor has would crash; a level of another architecture is not
+    // compiled.
     if (name.level == Level::kNeon || widest == Level::kNeon) return widest;
     return name.level < widest ? name.level : widest;
   }
   throw std::invalid_argument(
-      std::string("opwright: expected OPWRIGHT_CPU_CAPABILITY in default, avx2, avx512, neon, but got ") +
+      std::string(
+          "opwright: expected OPWRIGHT_CPU_CAPABILITY in default, avx2, avx512, neon, but got ") +
       wanted);
 }
 

@@ -1,8 +1,11 @@
-// Keeps a library that a newer gcc made loadable on the systems that manylinux_2_28 names (glibc 2.28, gcc 8's libstdc++).
+// Keeps a library that a newer gcc made loadable on the systems that manylinux_2_28 names
+// (glibc 2.28, gcc 8's libstdc++).
 //
-// Two things would tie it to newer ones, both out of torch's stable headers: shared_ptr reads glibc 2.32's
-// __libc_single_threaded, and string streams call members that libstdc++ 3.4.26 and later export. Both are made local here:
-// the flag says "perhaps threaded", which is always right, and the streams are instantiated in this library.
+// Two things would tie it to newer ones, both out of torch's stable headers: shared_ptr reads
+// glibc 2.32's
+// __libc_single_threaded, and string streams call members that libstdc++ 3.4.26 and later export.
+// Both are made local here: the flag says "perhaps threaded", which is always right, and the
+// streams are instantiated in this library.
 #include <sstream>
 
 #if defined(__linux__)

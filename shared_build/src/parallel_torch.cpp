@@ -10,7 +10,8 @@
 #include "opwright/parallel.h"
 
 #if defined(__SANITIZE_THREAD__)
-// The pool's fork and join are invisible to ThreadSanitizer (OpenMP waits on a futex of its own), so they are told to it.
+// The pool's fork and join are invisible to ThreadSanitizer (OpenMP waits on a futex of its own),
+// so they are told to it.
 extern "C" void __tsan_acquire(void* address);
 extern "C" void __tsan_release(void* address);
 #else
@@ -21,7 +22,8 @@ static inline void __tsan_release(void*) {}
 namespace opwright {
 namespace {
 
-// Set in a child made by fork: the pool's threads do not exist there and a parallel region would wait for them for ever.
+// Set in a child made by fork: the pool's threads do not exist there and a parallel region would
+// wait for them for ever.
 std::atomic<bool> g_forked{false};
 
 const bool g_fork_watch = [] {
@@ -29,7 +31,8 @@ const bool g_fork_watch = [] {
   return true;
 }();
 
-// What a range threw. Kept as type and text: std::exception_ptr would need a newer C++ runtime than the wheels promise.
+// What a range threw. Kept as type and text: std::exception_ptr would need a newer C++ runtime than
+// the wheels promise.
 enum class Failure { kNone, kArgument, kIndex, kMemory, kOther };
 
 struct Region {
@@ -49,11 +52,16 @@ struct Region {
 
   void rethrow() const {
     switch (failure) {
-      case Failure::kNone: return;
-      case Failure::kArgument: throw std::invalid_argument(text);
-      case Failure::kIndex: throw std::out_of_range(text);
-      case Failure::kMemory: throw std::bad_alloc();
-      case Failure::kOther: throw std::runtime_error(text);
+      case Failure::kNone:
+        return;
+      case Failure::kArgument:
+        throw std::invalid_argument(text);
+      case Failure::kIndex:
+        throw std::out_of_range(text);
+      case Failure::kMemory:
+        throw std::bad_alloc();
+      case Failure::kOther:
+        throw std::runtime_error(text);
     }
   }
 };

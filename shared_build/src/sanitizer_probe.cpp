@@ -16,7 +16,8 @@ extern "C" __attribute__((visibility("default"))) int opwright_sanitizer_probe(i
     int shared = 0;
     opwright::parallel_for(2, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        for (int step = 0; step < 1000; ++step) *static_cast<volatile int*>(&shared) = shared + static_cast<int>(i);
+        for (int step = 0; step < 1000; ++step)
+          *static_cast<volatile int*>(&shared) = shared + static_cast<int>(i);
       }
     });
     result = shared;

@@ -1,7 +1,9 @@
-// Schemas, argument checks and allocation of rms_norm, add_rms_norm and rms_norm_gated, and the calls into their kernels.
+// Schemas, argument checks and allocation of rms_norm, add_rms_norm and rms_norm_gated, and the
+// calls into their kernels.
 //
-// Every differentiable operator X has a twin X_raw with the same kernel and no autograd, which costs a caller that needs no
-// gradient nothing. Autograd, fakes and the rest are registered from Python (registration.py).
+// Every differentiable operator X has a twin X_raw with the same kernel and no autograd, which
+// costs a caller that needs no gradient nothing. Autograd, fakes and the rest are registered from
+// Python (registration.py).
 #include <cmath>
 #include <tuple>
 
@@ -19,7 +21,8 @@ const RmsNormKernels& kernels() {
   return table;
 }
 
-// ---- checks ---------------------------------------------------------------------------------------------------------
+// ---- checks
+// ---------------------------------------------------------------------------------------------------------
 
 DType check_input(const Tensor& input, const char* op, const char* argument = "input") {
   const DType type = float_dtype(input, op, argument);
@@ -27,17 +30,22 @@ DType check_input(const Tensor& input, const char* op, const char* argument = "i
   return type;
 }
 
-void check_same_shape(const Tensor& tensor, const Tensor& input, const char* op, const char* argument) {
-  check(same(sizes(tensor), sizes(input)), op, [&] { return std::string(argument) + " of shape " + text(sizes(input)); },
-        [&] { return text(sizes(tensor)); });
+void check_same_shape(const Tensor& tensor, const Tensor& input, const char* op,
+                      const char* argument) {
+  check(
+      same(sizes(tensor), sizes(input)), op,
+      [&] { return std::string(argument) + " of shape " + text(sizes(input)); },
+      [&] { return text(sizes(tensor)); });
   check_cpu(tensor, op, argument);
 }
 
 void check_eps(double eps, const char* op) {
-  check(std::isfinite(eps) && eps >= 0, op, "eps to be finite and not negative", [&] { return std::to_string(eps); });
+  check(std::isfinite(eps) && eps >= 0, op, "eps to be finite and not negative",
+        [&] { return std::to_string(eps); });
 }
 
-// Options arrive as numbers, since strings leak through the stable ABI; Python turns their names into them.
+// Options arrive as numbers, since strings leak through the stable ABI; Python turns their names
+// into them.
 void check_option(int64_t value, const char* op, const char* expected) {
   check(value == 0 || value == 1, op, expected, [&] { return std::to_string(value); });
 }
@@ -47,27 +55,31 @@ constexpr const char* kStatistics = "statistics to be one of rounded, exact";
 constexpr const char* kActivations = "activation to be one of silu, sigmoid";
 
 // A float64 weight or residual goes with a float64 input only.
-DType check_companion(const Tensor& tensor, const char* argument, DType input_type, const char* op) {
+DType check_companion(const Tensor& tensor, const char* argument, DType input_type,
+                      const char* op) {
   const int32_t code = dtype_code(tensor);
   const bool narrow = code == aoti_torch_dtype_float32() || code == aoti_torch_dtype_bfloat16() ||
                       code == aoti_torch_dtype_float16();
   const bool wide = code == aoti_torch_dtype_float64() && input_type == DType::float64;
   const auto expected = [&] {
-    const char* types =
-        input_type == DType::float64 ? "bfloat16, float16, float32 or float64" : "bfloat16, float16 or float32";
-    return std::string(argument) + " of dtype " + types + " with " + dtype_name(input_type) + " input";
+    const char* types = input_type == DType::float64 ? "bfloat16, float16, float32 or float64"
+                                                     : "bfloat16, float16 or float32";
+    return std::string(argument) + " of dtype " + types + " with " + dtype_name(input_type) +
+           " input";
   };
   check(narrow || wide, op, expected, [&] { return dtype_name(code); });
   return float_dtype(tensor, op, argument);
 }
 
 // Returns the weight's type; the input's when there is none.
-DType check_weight(const OptionalTensor& weight, const Tensor& input, DType input_type, bool per_head, const char* op) {
+DType check_weight(const OptionalTensor& weight, const Tensor& input, DType input_type,
+                   bool per_head, const char* op) {
   if (!weight) return input_type;
   const DType type = check_companion(*weight, "weight", input_type, op);
   const Shape shape = sizes(input), given = sizes(*weight);
   const bool row = given.ndim == 1 && given[0] == shape[-1];
-  const bool heads = per_head && given.ndim == 2 && shape.ndim >= 2 && given[1] == shape[-1] && given[0] == shape[-2];
+  const bool heads = per_head && given.ndim == 2 && shape.ndim >= 2 && given[1] == shape[-1] &&
+                     given[0] == shape[-2];
   const auto expected = [&] {
     const std::string one = "weight of shape (" + std::to_string(shape[-1]) + ",)";
     if (!per_head || shape.ndim < 2) return one;
@@ -78,9 +90,11 @@ DType check_weight(const OptionalTensor& weight, const Tensor& input, DType inpu
   return type;
 }
 
-// ---- weights --------------------------------------------------------------------------------------------------------
+// ---- weights
+// --------------------------------------------------------------------------------------------------------
 
-// A weight in the arithmetic's type, with the offset added: the tensor itself where that is what it is.
+// A weight in the arithmetic's type, with the offset added: the tensor itself where that is what it
+// is.
 struct Scale {
   OptionalTensor holder;
   const void* data = nullptr;
@@ -126,11 +140,13 @@ WeightGrad make_partial(bool wanted, int64_t rows, int64_t size, DType type) {
   return grad;
 }
 
-OptionalTensor combine(const WeightGrad& grad, const OptionalTensor& weight, DType weight_type, DType type) {
+OptionalTensor combine(const WeightGrad& grad, const OptionalTensor& weight, DType weight_type,
+                       DType type) {
   if (!grad.partial) return std::nullopt;
   Tensor result = empty(sizes(*weight), weight_type);
   if (result.numel() > 0) {
-    kernels().combine_parts({result.numel(), grad.parts, type, weight_type, grad.data(), result.mutable_data_ptr()});
+    kernels().combine_parts(
+        {result.numel(), grad.parts, type, weight_type, grad.data(), result.mutable_data_ptr()});
   }
   return result;
 }
@@ -157,10 +173,11 @@ void fill_nan(const Tensor& tensor) {
   torch::stable::fill_(self, std::nan(""));
 }
 
-// ---- rms_norm -------------------------------------------------------------------------------------------------------
+// ---- rms_norm
+// -------------------------------------------------------------------------------------------------------
 
-std::tuple<Tensor, Tensor> rms_norm_forward(const Tensor& input, const OptionalTensor& weight, double eps,
-                                            double weight_offset, int64_t rounding) {
+std::tuple<Tensor, Tensor> rms_norm_forward(const Tensor& input, const OptionalTensor& weight,
+                                            double eps, double weight_offset, int64_t rounding) {
   constexpr const char* kOp = "rms_norm";
   RmsNormForward p{};
   p.input_type = p.residual_type = p.stream_type = check_input(input, kOp);
@@ -168,7 +185,8 @@ std::tuple<Tensor, Tensor> rms_norm_forward(const Tensor& input, const OptionalT
   check_eps(eps, kOp);
   check_option(rounding, kOp, kRoundings);
   p.rounding = static_cast<Rounding>(rounding);
-  p.output_type = p.rounding == Rounding::kLlama ? promote(p.input_type, weight_type) : p.input_type;
+  p.output_type =
+      p.rounding == Rounding::kLlama ? promote(p.input_type, weight_type) : p.input_type;
 
   Tensor output = empty(sizes(input), p.output_type);
   Tensor rstd = empty_rstd(input, 0, p.input_type);
@@ -192,16 +210,18 @@ std::tuple<Tensor, Tensor> rms_norm_forward(const Tensor& input, const OptionalT
   return {output, rstd};
 }
 
-// Shared by the backward of rms_norm and of add_rms_norm: `value` is the input of the one, residual_out of the other.
-std::tuple<OptionalTensor, OptionalTensor> backward(const char* op, const OptionalTensor& grad_output,
-                                                    const OptionalTensor& grad_residual_out, const Tensor& value,
-                                                    const OptionalTensor& weight, const Tensor& rstd, double weight_offset,
-                                                    bool need_input, bool need_weight) {
+// Shared by the backward of rms_norm and of add_rms_norm: `value` is the input of the one,
+// residual_out of the other.
+std::tuple<OptionalTensor, OptionalTensor> backward(
+    const char* op, const OptionalTensor& grad_output, const OptionalTensor& grad_residual_out,
+    const Tensor& value, const OptionalTensor& weight, const Tensor& rstd, double weight_offset,
+    bool need_input, bool need_weight) {
   RmsNormBackward p{};
   p.stream_type = check_input(value, op, "value");
   p.columns = sizes(value)[-1];
   p.rows = rows_of(value);
-  // Beside an fp32 stream the input may be narrower, and the output with it; so the weight's own limits do not apply here.
+  // Beside an fp32 stream the input may be narrower, and the output with it; so the weight's own
+  // limits do not apply here.
   const DType weight_type = check_weight(weight, value, p.stream_type, true, op);
   const DType type = accumulate_type(p.stream_type);
   p.output_type = p.stream_type;
@@ -209,24 +229,29 @@ std::tuple<OptionalTensor, OptionalTensor> backward(const char* op, const Option
     check_same_shape(*grad_output, value, op, "grad_output");
     p.output_type = float_dtype(*grad_output, op, "grad_output");
     check((p.output_type == DType::float64) == (p.stream_type == DType::float64) &&
-              (p.output_type == p.stream_type || p.output_type == DType::float32 || p.stream_type == DType::float32),
+              (p.output_type == p.stream_type || p.output_type == DType::float32 ||
+               p.stream_type == DType::float32),
           op, "grad_output of the output's dtype", dtype_name(p.output_type));
   }
   if (grad_residual_out) {
     check_same_shape(*grad_residual_out, value, op, "grad_residual_out");
     check(float_dtype(*grad_residual_out, op, "grad_residual_out") == p.stream_type, op,
-          "grad_residual_out of residual_out's dtype", [&] { return dtype_name(dtype_code(*grad_residual_out)); });
+          "grad_residual_out of residual_out's dtype",
+          [&] { return dtype_name(dtype_code(*grad_residual_out)); });
   }
   check(rstd.numel() == p.rows && dtype_code(rstd) == dtype_code(type), op,
-        "rstd as the forward returned it", [&] { return text(sizes(rstd)) + " " + dtype_name(dtype_code(rstd)); });
+        "rstd as the forward returned it",
+        [&] { return text(sizes(rstd)) + " " + dtype_name(dtype_code(rstd)); });
   need_weight = need_weight && weight;
 
   OptionalTensor grad_input;
   if (need_input) grad_input = empty(sizes(value), p.stream_type);
   const Scale scale = make_scale(weight, weight_type, type, weight_offset);
   p.heads = scale.heads;
-  const WeightGrad weight_grad = make_partial(need_weight, p.rows > 0 ? p.rows : 1, p.heads * p.columns, type);
-  if (p.rows == 0 && weight_grad.partial) torch::stable::zero_(*const_cast<Tensor*>(&*weight_grad.partial));
+  const WeightGrad weight_grad =
+      make_partial(need_weight, p.rows > 0 ? p.rows : 1, p.heads * p.columns, type);
+  if (p.rows == 0 && weight_grad.partial)
+    torch::stable::zero_(*const_cast<Tensor*>(&*weight_grad.partial));
   if (p.rows > 0 && p.columns > 0) {
     const RowsIn value_rows = rows_in(value);
     const RowsIn grad_rows = grad_output ? rows_in(*grad_output) : value_rows;
@@ -249,19 +274,21 @@ std::tuple<OptionalTensor, OptionalTensor> backward(const char* op, const Option
   return {grad_input, combine(weight_grad, weight, weight_type, type)};
 }
 
-std::tuple<OptionalTensor, OptionalTensor> rms_norm_backward(const Tensor& grad_output, const Tensor& input,
-                                                             const OptionalTensor& weight, const Tensor& rstd, double eps,
-                                                             double weight_offset, bool need_input, bool need_weight) {
+std::tuple<OptionalTensor, OptionalTensor> rms_norm_backward(
+    const Tensor& grad_output, const Tensor& input, const OptionalTensor& weight,
+    const Tensor& rstd, double eps, double weight_offset, bool need_input, bool need_weight) {
   (void)eps;  // for the second derivative, which recomputes rstd
-  return backward("rms_norm_backward", grad_output, std::nullopt, input, weight, rstd, weight_offset, need_input,
-                  need_weight);
+  return backward("rms_norm_backward", grad_output, std::nullopt, input, weight, rstd,
+                  weight_offset, need_input, need_weight);
 }
 
-// ---- add_rms_norm ---------------------------------------------------------------------------------------------------
+// ---- add_rms_norm
+// ---------------------------------------------------------------------------------------------------
 
 // Checks the arguments and fills in what does not depend on where the results go.
 RmsNormForward add_rms_norm_params(const char* op, const Tensor& input, const Tensor& residual,
-                                   const OptionalTensor& weight, double eps, int64_t rounding, int64_t statistics) {
+                                   const OptionalTensor& weight, double eps, int64_t rounding,
+                                   int64_t statistics) {
   RmsNormForward p{};
   p.input_type = check_input(input, op);
   check_same_shape(residual, input, op, "residual");
@@ -272,7 +299,8 @@ RmsNormForward add_rms_norm_params(const char* op, const Tensor& input, const Te
   check_option(rounding, op, kRoundings);
   check_option(statistics, op, kStatistics);
   p.rounding = static_cast<Rounding>(rounding);
-  p.output_type = p.rounding == Rounding::kLlama ? promote(p.input_type, weight_type) : p.input_type;
+  p.output_type =
+      p.rounding == Rounding::kLlama ? promote(p.input_type, weight_type) : p.input_type;
   // In fp32 and fp64 the sum is not rounded any further, so both are the same.
   p.exact_statistics = statistics == 1 && element_size(p.stream_type) < 4;
   p.eps = eps;
@@ -281,17 +309,20 @@ RmsNormForward add_rms_norm_params(const char* op, const Tensor& input, const Te
   return p;
 }
 
-void run_add(RmsNormForward& p, const Tensor& input, const Tensor& residual, const OptionalTensor& weight,
-             double weight_offset, const Tensor& output, RowLayout output_layout, const Tensor& residual_out,
-             RowLayout residual_out_layout, const Tensor& rstd) {
+void run_add(RmsNormForward& p, const Tensor& input, const Tensor& residual,
+             const OptionalTensor& weight, double weight_offset, const Tensor& output,
+             RowLayout output_layout, const Tensor& residual_out, RowLayout residual_out_layout,
+             const Tensor& rstd) {
   if (p.columns == 0) fill_nan(rstd);
   if (p.rows == 0 || p.columns == 0) return;
   const DType weight_type = weight ? float_dtype(*weight, "add_rms_norm", "weight") : p.input_type;
   const Scale scale = make_scale(weight, weight_type, accumulate_type(p.input_type), weight_offset);
   const RowsIn in = rows_in(input);
-  // Beside an fp64 input the kernel takes fp64 residuals only; a narrower one, which no model has, is widened first.
+  // Beside an fp64 input the kernel takes fp64 residuals only; a narrower one, which no model has,
+  // is widened first.
   const bool widen = p.residual_type != p.input_type && p.input_type == DType::float64;
-  const RowsIn res = rows_in(widen ? torch::stable::to(residual, torch::headeronly::ScalarType::Double) : residual);
+  const RowsIn res = rows_in(
+      widen ? torch::stable::to(residual, torch::headeronly::ScalarType::Double) : residual);
   if (widen) p.residual_type = DType::float64;
   p.heads = scale.heads;
   p.input = in.data();
@@ -308,24 +339,28 @@ void run_add(RmsNormForward& p, const Tensor& input, const Tensor& residual, con
 }
 
 std::tuple<Tensor, Tensor, Tensor> add_rms_norm_forward(const Tensor& input, const Tensor& residual,
-                                                        const OptionalTensor& weight, double eps, double weight_offset,
-                                                        int64_t rounding, int64_t statistics) {
-  RmsNormForward p = add_rms_norm_params("add_rms_norm", input, residual, weight, eps, rounding, statistics);
+                                                        const OptionalTensor& weight, double eps,
+                                                        double weight_offset, int64_t rounding,
+                                                        int64_t statistics) {
+  RmsNormForward p =
+      add_rms_norm_params("add_rms_norm", input, residual, weight, eps, rounding, statistics);
   Tensor output = empty(sizes(input), p.output_type);
   Tensor residual_out = empty(sizes(input), p.stream_type);
   Tensor rstd = empty_rstd(input, 0, p.input_type);
-  p.stream_stores = beyond_caches(p.rows * p.columns * (element_size(p.output_type) + element_size(p.stream_type)));
+  p.stream_stores = beyond_caches(p.rows * p.columns *
+                                  (element_size(p.output_type) + element_size(p.stream_type)));
   const RowLayout layout = contiguous_rows(p.rows, p.columns);
   run_add(p, input, residual, weight, weight_offset, output, layout, residual_out, layout, rstd);
   return {output, residual_out, rstd};
 }
 
 std::tuple<OptionalTensor, OptionalTensor> add_rms_norm_backward(
-    const OptionalTensor& grad_output, const OptionalTensor& grad_residual_out, const Tensor& residual_out,
-    const OptionalTensor& weight, const Tensor& rstd, double eps, double weight_offset, bool need_sum, bool need_weight) {
+    const OptionalTensor& grad_output, const OptionalTensor& grad_residual_out,
+    const Tensor& residual_out, const OptionalTensor& weight, const Tensor& rstd, double eps,
+    double weight_offset, bool need_sum, bool need_weight) {
   (void)eps;
-  return backward("add_rms_norm_backward", grad_output, grad_residual_out, residual_out, weight, rstd, weight_offset,
-                  need_sum, need_weight);
+  return backward("add_rms_norm_backward", grad_output, grad_residual_out, residual_out, weight,
+                  rstd, weight_offset, need_sum, need_weight);
 }
 
 // Inclusive range of bytes that a tensor's elements lie in; empty (first > last) for no elements.
@@ -346,7 +381,8 @@ Extent extent(const Tensor& tensor) {
   return {base, base + reach * bytes + bytes - 1};
 }
 
-// True unless two indices can name one element: sorted by stride, each dimension must step over all smaller ones.
+// True unless two indices can name one element: sorted by stride, each dimension must step over all
+// smaller ones.
 bool without_overlap(const Tensor& tensor) {
   const Shape size = sizes(tensor), stride = strides(tensor);
   int64_t done = 0, reach = 0;
@@ -365,12 +401,14 @@ bool without_overlap(const Tensor& tensor) {
   return true;
 }
 
-void add_rms_norm_(const Tensor& input, const Tensor& residual, const OptionalTensor& weight, double eps,
-                   double weight_offset, int64_t rounding, int64_t statistics) {
+void add_rms_norm_(const Tensor& input, const Tensor& residual, const OptionalTensor& weight,
+                   double eps, double weight_offset, int64_t rounding, int64_t statistics) {
   constexpr const char* kOp = "add_rms_norm_";
   RmsNormForward p = add_rms_norm_params(kOp, input, residual, weight, eps, rounding, statistics);
   const auto check_holds = [&](const char* argument, DType result, DType own) {
-    const auto expected = [&] { return std::string(argument) + " of dtype " + dtype_name(result) + " to hold its result"; };
+    const auto expected = [&] {
+      return std::string(argument) + " of dtype " + dtype_name(result) + " to hold its result";
+    };
     check(result == own, kOp, expected, dtype_name(own));
   };
   check_holds("input", p.output_type, p.input_type);
@@ -379,7 +417,8 @@ void add_rms_norm_(const Tensor& input, const Tensor& residual, const OptionalTe
   check(without_overlap(input), kOp, "input whose elements lie apart", overlapping);
   check(without_overlap(residual), kOp, "residual whose elements lie apart", overlapping);
   const Extent a = extent(input), b = extent(residual);
-  check(a.first > b.last || b.first > a.last, kOp, "input and residual in memory of their own", overlapping);
+  check(a.first > b.last || b.first > a.last, kOp, "input and residual in memory of their own",
+        overlapping);
   RowLayout output_layout{}, residual_layout{};
   const bool few = collapse_rows(sizes(input), strides(input), 1, &output_layout) &&
                    collapse_rows(sizes(residual), strides(residual), 1, &residual_layout);
@@ -392,34 +431,40 @@ void add_rms_norm_(const Tensor& input, const Tensor& residual, const OptionalTe
   mark_mutated(input);
   mark_mutated(residual);
   Tensor rstd = empty_rstd(input, 0, p.input_type);
-  run_add(p, input, residual, weight, weight_offset, input, output_layout, residual, residual_layout, rstd);
+  run_add(p, input, residual, weight, weight_offset, input, output_layout, residual,
+          residual_layout, rstd);
 }
 
-// ---- rms_norm_gated -------------------------------------------------------------------------------------------------
+// ---- rms_norm_gated
+// -------------------------------------------------------------------------------------------------
 
 struct GatedTypes {
   DType input, weight, output;
 };
 
 // group_size 0 means the whole last dimension.
-GatedTypes check_gated(const char* op, const Tensor& input, const OptionalTensor& gate, const OptionalTensor& weight,
-                       int64_t activation, bool norm_before_gate, int64_t group_size, int64_t rounding) {
+GatedTypes check_gated(const char* op, const Tensor& input, const OptionalTensor& gate,
+                       const OptionalTensor& weight, int64_t activation, bool norm_before_gate,
+                       int64_t group_size, int64_t rounding) {
   GatedTypes types{};
   types.input = check_input(input, op);
   if (gate) {
     check_same_shape(*gate, input, op, "gate");
-    check(dtype_code(*gate) == dtype_code(types.input), op,
-          [&] { return std::string("gate of dtype ") + dtype_name(types.input); },
-          [&] { return dtype_name(dtype_code(*gate)); });
+    check(
+        dtype_code(*gate) == dtype_code(types.input), op,
+        [&] { return std::string("gate of dtype ") + dtype_name(types.input); },
+        [&] { return dtype_name(dtype_code(*gate)); });
   }
   types.weight = check_weight(weight, input, types.input, false, op);
   check_option(activation, op, kActivations);
   check_option(rounding, op, kRoundings);
   const int64_t columns = sizes(input)[-1];
-  check(group_size >= 0 && (group_size == 0 || columns % group_size == 0), op,
-        [&] { return "group_size to be positive and to divide " + std::to_string(columns); },
-        [&] { return std::to_string(group_size); });
-  types.output = rounding == 1 && !norm_before_gate ? promote(types.input, types.weight) : types.input;
+  check(
+      group_size >= 0 && (group_size == 0 || columns % group_size == 0), op,
+      [&] { return "group_size to be positive and to divide " + std::to_string(columns); },
+      [&] { return std::to_string(group_size); });
+  types.output =
+      rounding == 1 && !norm_before_gate ? promote(types.input, types.weight) : types.input;
   return types;
 }
 
@@ -428,8 +473,9 @@ int64_t group_count(const Tensor& input, int64_t group_size) {
 }
 
 std::tuple<Tensor, Tensor> rms_norm_gated_forward(const Tensor& input, const OptionalTensor& gate,
-                                                  const OptionalTensor& weight, double eps, int64_t activation,
-                                                  bool norm_before_gate, int64_t group_size, int64_t rounding) {
+                                                  const OptionalTensor& weight, double eps,
+                                                  int64_t activation, bool norm_before_gate,
+                                                  int64_t group_size, int64_t rounding) {
   constexpr const char* kOp = "rms_norm_gated";
   const GatedTypes types =
       check_gated(kOp, input, gate, weight, activation, norm_before_gate, group_size, rounding);
@@ -466,22 +512,25 @@ std::tuple<Tensor, Tensor> rms_norm_gated_forward(const Tensor& input, const Opt
 }
 
 std::tuple<OptionalTensor, OptionalTensor, OptionalTensor> rms_norm_gated_backward(
-    const Tensor& grad_output, const Tensor& input, const OptionalTensor& gate, const OptionalTensor& weight,
-    const Tensor& rstd, double eps, int64_t activation, bool norm_before_gate, int64_t group_size, bool need_input,
-    bool need_gate, bool need_weight) {
+    const Tensor& grad_output, const Tensor& input, const OptionalTensor& gate,
+    const OptionalTensor& weight, const Tensor& rstd, double eps, int64_t activation,
+    bool norm_before_gate, int64_t group_size, bool need_input, bool need_gate, bool need_weight) {
   constexpr const char* kOp = "rms_norm_gated_backward";
   (void)eps;
-  const GatedTypes types = check_gated(kOp, input, gate, weight, activation, norm_before_gate, group_size, 0);
+  const GatedTypes types =
+      check_gated(kOp, input, gate, weight, activation, norm_before_gate, group_size, 0);
   check_same_shape(grad_output, input, kOp, "grad_output");
   RmsNormGatedBackward p{};
   p.output_type = float_dtype(grad_output, kOp, "grad_output");
-  check(p.output_type == types.input || (p.output_type == DType::float32 && element_size(types.input) < 4), kOp,
-        "grad_output of the output's dtype", dtype_name(p.output_type));
+  check(p.output_type == types.input ||
+            (p.output_type == DType::float32 && element_size(types.input) < 4),
+        kOp, "grad_output of the output's dtype", dtype_name(p.output_type));
   p.groups = group_count(input, group_size);
   p.columns = sizes(input)[-1] / p.groups;
   p.rows = rows_of(input) * p.groups;
   const DType type = accumulate_type(types.input);
-  check(rstd.numel() == p.rows && dtype_code(rstd) == dtype_code(type), kOp, "rstd as the forward returned it",
+  check(rstd.numel() == p.rows && dtype_code(rstd) == dtype_code(type), kOp,
+        "rstd as the forward returned it",
         [&] { return text(sizes(rstd)) + " " + dtype_name(dtype_code(rstd)); });
   need_gate = need_gate && gate;
   need_weight = need_weight && weight;
@@ -489,8 +538,10 @@ std::tuple<OptionalTensor, OptionalTensor, OptionalTensor> rms_norm_gated_backwa
   OptionalTensor grad_input, grad_gate;
   if (need_input) grad_input = empty(sizes(input), types.input);
   if (need_gate) grad_gate = empty(sizes(input), types.input);
-  const WeightGrad weight_grad = make_partial(need_weight, p.rows > 0 ? p.rows : 1, p.groups * p.columns, type);
-  if (p.rows == 0 && weight_grad.partial) torch::stable::zero_(*const_cast<Tensor*>(&*weight_grad.partial));
+  const WeightGrad weight_grad =
+      make_partial(need_weight, p.rows > 0 ? p.rows : 1, p.groups * p.columns, type);
+  if (p.rows == 0 && weight_grad.partial)
+    torch::stable::zero_(*const_cast<Tensor*>(&*weight_grad.partial));
   if (p.rows > 0 && p.columns > 0) {
     const Scale scale = make_scale(weight, types.weight, type, 0.0);
     const RowsIn in = rows_in(input, p.groups), grad_rows = rows_in(grad_output, p.groups);
@@ -526,36 +577,46 @@ int64_t rms_norm_kernel_level() { return static_cast<int64_t>(current_level()); 
   m.def(name arguments);                    \
   m.def(name "_raw" arguments)
 
-STABLE_TORCH_LIBRARY_FRAGMENT(opwright, m) {
+STABLE_TORCH_LIBRARY_FRAGMENT(opwright, m)
+{
   OPWRIGHT_DEFINE(m, "rms_norm_forward",
-                  "(Tensor input, Tensor? weight, float eps, float weight_offset, int rounding) -> (Tensor, Tensor)");
+                  "(Tensor input, Tensor? weight, float eps, float weight_offset, int rounding) -> "
+                  "(Tensor, Tensor)");
   OPWRIGHT_DEFINE(m, "rms_norm_backward",
-                  "(Tensor grad_output, Tensor input, Tensor? weight, Tensor rstd, float eps, float weight_offset, "
+                  "(Tensor grad_output, Tensor input, Tensor? weight, Tensor rstd, float eps, "
+                  "float weight_offset, "
                   "bool need_input, bool need_weight) -> (Tensor?, Tensor?)");
   OPWRIGHT_DEFINE(m, "add_rms_norm_forward",
-                  "(Tensor input, Tensor residual, Tensor? weight, float eps, float weight_offset, int rounding, "
+                  "(Tensor input, Tensor residual, Tensor? weight, float eps, float weight_offset, "
+                  "int rounding, "
                   "int statistics) -> (Tensor, Tensor, Tensor)");
-  OPWRIGHT_DEFINE(m, "add_rms_norm_backward",
-                  "(Tensor? grad_output, Tensor? grad_residual_out, Tensor residual_out, Tensor? weight, Tensor rstd, "
-                  "float eps, float weight_offset, bool need_sum, bool need_weight) -> (Tensor?, Tensor?)");
+  OPWRIGHT_DEFINE(
+      m, "add_rms_norm_backward",
+      "(Tensor? grad_output, Tensor? grad_residual_out, Tensor residual_out, Tensor? weight, "
+      "Tensor rstd, "
+      "float eps, float weight_offset, bool need_sum, bool need_weight) -> (Tensor?, Tensor?)");
   OPWRIGHT_DEFINE(m, "rms_norm_gated_forward",
-                  "(Tensor input, Tensor? gate, Tensor? weight, float eps, int activation, bool norm_before_gate, "
+                  "(Tensor input, Tensor? gate, Tensor? weight, float eps, int activation, bool "
+                  "norm_before_gate, "
                   "int group_size, int rounding) -> (Tensor, Tensor)");
-  OPWRIGHT_DEFINE(m, "rms_norm_gated_backward",
-                  "(Tensor grad_output, Tensor input, Tensor? gate, Tensor? weight, Tensor rstd, float eps, "
-                  "int activation, bool norm_before_gate, int group_size, bool need_input, bool need_gate, "
-                  "bool need_weight) -> (Tensor?, Tensor?, Tensor?)");
+  OPWRIGHT_DEFINE(
+      m, "rms_norm_gated_backward",
+      "(Tensor grad_output, Tensor input, Tensor? gate, Tensor? weight, Tensor rstd, float eps, "
+      "int activation, bool norm_before_gate, int group_size, bool need_input, bool need_gate, "
+      "bool need_weight) -> (Tensor?, Tensor?, Tensor?)");
   OPWRIGHT_DEFINE(m, "add_rms_norm_",
-                  "(Tensor(a!) input, Tensor(b!) residual, Tensor? weight, float eps, float weight_offset, int rounding, "
+                  "(Tensor(a!) input, Tensor(b!) residual, Tensor? weight, float eps, float "
+                  "weight_offset, int rounding, "
                   "int statistics) -> ()");
   m.def("rms_norm_kernel_level() -> int");
 }
 
-#define OPWRIGHT_IMPLEMENT(m, name)                  \
-  m.impl(#name, TORCH_BOX(&opwright::name));         \
+#define OPWRIGHT_IMPLEMENT(m, name)          \
+  m.impl(#name, TORCH_BOX(&opwright::name)); \
   m.impl(#name "_raw", TORCH_BOX(&opwright::name))
 
-STABLE_TORCH_LIBRARY_IMPL(opwright, CPU, m) {
+STABLE_TORCH_LIBRARY_IMPL(opwright, CPU, m)
+{
   OPWRIGHT_IMPLEMENT(m, rms_norm_forward);
   OPWRIGHT_IMPLEMENT(m, rms_norm_backward);
   OPWRIGHT_IMPLEMENT(m, add_rms_norm_forward);
@@ -565,6 +626,7 @@ STABLE_TORCH_LIBRARY_IMPL(opwright, CPU, m) {
   OPWRIGHT_IMPLEMENT(m, add_rms_norm_);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(opwright, CompositeExplicitAutograd, m) {
+STABLE_TORCH_LIBRARY_IMPL(opwright, CompositeExplicitAutograd, m)
+{
   m.impl("rms_norm_kernel_level", TORCH_BOX(&opwright::rms_norm_kernel_level));
 }

@@ -1,17 +1,18 @@
 // The contract between bind.cpp and the kernels: plain data, no torch.
 //
-// All operators of this package are one formula along rows of D columns, in fp32 (fp64 for fp64 inputs):
+// All operators of this package are one formula along rows of D columns, in fp32 (fp64 for fp64
+// inputs):
 //
 //   v = x                                  rms_norm
-//   v = x + residual                       add_rms_norm, which also writes residual_out = round_S(v)
-//   v = x * act(gate)                      rms_norm_gated with the gate first
-//   r = 1 / sqrt(mean(v^2) + eps)
-//   y = (v * r) * s                        s = weight + weight_offset
-//   y = y * act(gate)                      rms_norm_gated with the norm first
+//   v = x + residual                       add_rms_norm, which also writes residual_out =
+//   round_S(v) v = x * act(gate)                      rms_norm_gated with the gate first r = 1 /
+//   sqrt(mean(v^2) + eps) y = (v * r) * s                        s = weight + weight_offset y = y *
+//   act(gate)                      rms_norm_gated with the norm first
 //
-// Types: T the input's, R the residual's, S = promote(T, R) the residual stream's, A the arithmetic's (fp32 or fp64), O the
-// output's. The binding guarantees what the fields say; a kernel checks nothing. Outputs and `rstd` are contiguous unless a
-// layout is given for them. Weights arrive as A, converted once per call by `convert`, with weight_offset added.
+// Types: T the input's, R the residual's, S = promote(T, R) the residual stream's, A the
+// arithmetic's (fp32 or fp64), O the output's. The binding guarantees what the fields say; a kernel
+// checks nothing. Outputs and `rstd` are contiguous unless a layout is given for them. Weights
+// arrive as A, converted once per call by `convert`, with weight_offset added.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +53,9 @@ struct RmsNormForward {
   void* rstd;  // A, (rows,)
 };
 
-// Gradients of both:  g = grad_output * s;  dv = r * (g - x^ * mean(g * x^)) + grad_residual_out;  ds = sum over rows of
-// grad_output * x^, with x^ = v * r. v is the input, or residual_out of add_rms_norm.
+// Gradients of both:  g = grad_output * s;  dv = r * (g - x^ * mean(g * x^)) + grad_residual_out;
+// ds = sum over rows of grad_output * x^, with x^ = v * r. v is the input, or residual_out of
+// add_rms_norm.
 struct RmsNormBackward {
   int64_t rows, columns;
   int64_t heads;
@@ -70,10 +72,12 @@ struct RmsNormBackward {
   const void* rstd;    // A, (rows,)
   void* grad_input;    // S, contiguous; null if not wanted
   void* partial;       // A, (parts, heads, columns); null if the weight's gradient is not wanted
-  int64_t parts;       // from weight_grad_parts(rows): rows are split by shape, so the order of summation is fixed
+  int64_t parts;       // from weight_grad_parts(rows): rows are split by shape, so the order of
+                       // summation is fixed
 };
 
-// rms_norm_gated. A row is one group: `groups` groups of `columns` make up the last dimension, groups innermost among rows.
+// rms_norm_gated. A row is one group: `groups` groups of `columns` make up the last dimension,
+// groups innermost among rows.
 struct RmsNormGatedForward {
   int64_t rows, columns;
   int64_t groups;
@@ -143,8 +147,8 @@ struct RmsNormKernels {
   void (*combine_parts)(const CombineParts&);
 };
 
-// Number of parts that the rows are split into for the weight's gradient: enough for many threads, few enough that the
-// partial sums stay small beside the gradients themselves.
+// Number of parts that the rows are split into for the weight's gradient: enough for many threads,
+// few enough that the partial sums stay small beside the gradients themselves.
 namespace {
 constexpr int64_t kRowsPerPart = 8, kMostParts = 64;
 [[maybe_unused]] int64_t weight_grad_parts(int64_t rows) {

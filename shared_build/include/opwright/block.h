@@ -5,8 +5,9 @@
 //     block.store(output + i, x * scale);
 //   });
 //
-// Blocks are two vectors wide, since two vectors of floats make one full vector of bfloat16 or float16. The last block may be
-// partial: it reads and writes its own elements only, and its other lanes are zero.
+// Blocks are two vectors wide, since two vectors of floats make one full vector of bfloat16 or
+// float16. The last block may be partial: it reads and writes its own elements only, and its other
+// lanes are zero.
 #pragma once
 
 #include <cstdint>
@@ -128,9 +129,10 @@ inline __attribute__((always_inline)) void for_each_block(int64_t n, const F& f)
 //     return fma(v, v, sum);
 //   });
 //
-// A lane adds up kTerms terms at most before its sum goes to double, so the error does not grow with n: rounding errors that
-// all have one sign, as in a row of equal values, would otherwise add up. Two sums are kept, so that one addition need not wait
-// for the other. What enters which sum is fixed by n and the level.
+// A lane adds up kTerms terms at most before its sum goes to double, so the error does not grow
+// with n: rounding errors that all have one sign, as in a row of equal values, would otherwise add
+// up. Two sums are kept, so that one addition need not wait for the other. What enters which sum is
+// fixed by n and the level.
 template <class A, class Step>
 inline __attribute__((always_inline)) double sum_over_blocks(int64_t n, const Step& step) {
   constexpr int kTerms = 4;

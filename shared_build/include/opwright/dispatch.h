@@ -62,10 +62,14 @@ using promote_t = typename Promote<T, U>::type;
 template <class F>
 void with_type(DType type, const F& f) {
   switch (type) {
-    case DType::float32: return f(Type<float>{});
-    case DType::float64: return f(Type<double>{});
-    case DType::bfloat16: return f(Type<BFloat16>{});
-    case DType::float16: return f(Type<Half>{});
+    case DType::float32:
+      return f(Type<float>{});
+    case DType::float64:
+      return f(Type<double>{});
+    case DType::bfloat16:
+      return f(Type<BFloat16>{});
+    case DType::float16:
+      return f(Type<Half>{});
   }
 }
 

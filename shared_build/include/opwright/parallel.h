@@ -1,12 +1,14 @@
 // The only way kernels go parallel.
 //
-// parallel_for(count, grain, f) calls f(begin, end) over disjoint ranges that cover [0, count). The ranges depend on the
-// number of threads, so f must treat every index alike: what it computes for an index may not depend on the range that the
-// index came in. Reductions are split by shape into a fixed number of parts and combined in order, never by thread.
+// parallel_for(count, grain, f) calls f(begin, end) over disjoint ranges that cover [0, count). The
+// ranges depend on the number of threads, so f must treat every index alike: what it computes for
+// an index may not depend on the range that the index came in. Reductions are split by shape into a
+// fixed number of parts and combined in order, never by thread.
 //
-// Guarantees: nested calls run serially; an exception thrown by f reaches the caller with its text, as the standard type
-// that Python maps (the first one, when several ranges throw); in a child process made by fork everything runs serially, since the pool's threads do not
-// exist there; count <= 0 calls nothing.
+// Guarantees: nested calls run serially; an exception thrown by f reaches the caller with its text,
+// as the standard type that Python maps (the first one, when several ranges throw); in a child
+// process made by fork everything runs serially, since the pool's threads do not exist there; count
+// <= 0 calls nothing.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +17,8 @@ namespace opwright {
 
 using ParallelBody = void (*)(void* context, int64_t begin, int64_t end);
 
-// Defined in src/parallel_torch.cpp (torch's thread pool) or src/parallel_serial.cpp (drivers without torch).
+// Defined in src/parallel_torch.cpp (torch's thread pool) or src/parallel_serial.cpp (drivers
+// without torch).
 void parallel_run(int64_t count, int64_t grain, ParallelBody body, void* context);
 
 namespace {
@@ -38,7 +41,9 @@ void parallel_for(int64_t count, int64_t grain, const F& f) {
   }
   parallel_run(
       count, grain,
-      [](void* context, int64_t begin, int64_t end) { (*static_cast<const F*>(context))(begin, end); },
+      [](void* context, int64_t begin, int64_t end) {
+        (*static_cast<const F*>(context))(begin, end);
+      },
       const_cast<F*>(&f));
 }
 

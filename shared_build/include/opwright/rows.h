@@ -1,9 +1,10 @@
 // Rows of strided tensors: how a kernel that works along the last dimension sees memory.
 //
-// A tensor (..., D) is a list of `count` rows of D columns. Leading dimensions that can be walked with one stride are merged
-// by the binding (collapse in stable.h), so that most tensors have one row dimension. Nothing is copied as a whole: a row
-// whose columns are adjacent is used in place, and rows whose columns are not (a transposed tensor, x[..., ::2], an expanded
-// gradient) pass through a block of kRowsPerBlock rows, read in the order in which they lie in memory.
+// A tensor (..., D) is a list of `count` rows of D columns. Leading dimensions that can be walked
+// with one stride are merged by the binding (collapse in stable.h), so that most tensors have one
+// row dimension. Nothing is copied as a whole: a row whose columns are adjacent is used in place,
+// and rows whose columns are not (a transposed tensor, x[..., ::2], an expanded gradient) pass
+// through a block of kRowsPerBlock rows, read in the order in which they lie in memory.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,9 @@ struct RowLayout {
   int64_t column_stride;
 };
 
-// Scratch memory aligned to 64 bytes. Throws std::bad_alloc, which ends the call; kernel objects have no landing pads, so
-// scratch that a thread holds at that moment is lost. Defined in src/scratch.cpp, outside the kernel objects.
+// Scratch memory aligned to 64 bytes. Throws std::bad_alloc, which ends the call; kernel objects
+// have no landing pads, so scratch that a thread holds at that moment is lost. Defined in
+// src/scratch.cpp, outside the kernel objects.
 void* scratch_allocate(int64_t bytes);
 void scratch_free(void* pointer);
 
@@ -47,7 +49,8 @@ template <class T>
 class Scratch {
  public:
   explicit Scratch(int64_t count)
-      : data_(count > 0 ? static_cast<T*>(scratch_allocate(count * int64_t{sizeof(T)})) : nullptr) {}
+      : data_(count > 0 ? static_cast<T*>(scratch_allocate(count * int64_t{sizeof(T)})) : nullptr) {
+  }
   ~Scratch() { scratch_free(data_); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -104,7 +107,10 @@ template <class T>
 class RowWriter {
  public:
   RowWriter(void* data, const RowLayout& layout, int64_t columns)
-      : data_(static_cast<T*>(data)), layout_(layout), columns_(columns), scratch_(direct() ? 0 : columns) {}
+      : data_(static_cast<T*>(data)),
+        layout_(layout),
+        columns_(columns),
+        scratch_(direct() ? 0 : columns) {}
 
   bool direct() const { return layout_.column_stride == 1 || columns_ == 1; }
 

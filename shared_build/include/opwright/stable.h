@@ -1,4 +1,5 @@
-// Tensors of the stable ABI, as the binding files of the stable flavour need them: dtypes, layouts, allocation.
+// Tensors of the stable ABI, as the binding files of the stable flavour need them: dtypes, layouts,
+// allocation.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -18,7 +19,8 @@ namespace opwright {
 using torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// ---- dtypes ---------------------------------------------------------------------------------------------------------
+// ---- dtypes
+// ---------------------------------------------------------------------------------------------------------
 
 inline int32_t dtype_code(const Tensor& tensor) {
   int32_t code = 0;
@@ -28,20 +30,28 @@ inline int32_t dtype_code(const Tensor& tensor) {
 
 inline int32_t dtype_code(DType type) {
   switch (type) {
-    case DType::float32: return aoti_torch_dtype_float32();
-    case DType::float64: return aoti_torch_dtype_float64();
-    case DType::bfloat16: return aoti_torch_dtype_bfloat16();
-    case DType::float16: return aoti_torch_dtype_float16();
+    case DType::float32:
+      return aoti_torch_dtype_float32();
+    case DType::float64:
+      return aoti_torch_dtype_float64();
+    case DType::bfloat16:
+      return aoti_torch_dtype_bfloat16();
+    case DType::float16:
+      return aoti_torch_dtype_float16();
   }
   return -1;
 }
 
 inline const char* dtype_name(DType type) {
   switch (type) {
-    case DType::float32: return "float32";
-    case DType::float64: return "float64";
-    case DType::bfloat16: return "bfloat16";
-    case DType::float16: return "float16";
+    case DType::float32:
+      return "float32";
+    case DType::float64:
+      return "float64";
+    case DType::bfloat16:
+      return "bfloat16";
+    case DType::float16:
+      return "float16";
   }
   return "?";
 }
@@ -69,8 +79,10 @@ inline DType float_dtype(const Tensor& tensor, const char* op, const char* argum
   if (code == aoti_torch_dtype_bfloat16()) return DType::bfloat16;
   if (code == aoti_torch_dtype_float16()) return DType::float16;
   if (code == aoti_torch_dtype_float64()) return DType::float64;
-  check(false, op, [&] { return std::string(argument) + " of dtype bfloat16, float16, float32 or float64"; },
-        [&] { return dtype_name(code); });
+  check(
+      false, op,
+      [&] { return std::string(argument) + " of dtype bfloat16, float16, float32 or float64"; },
+      [&] { return dtype_name(code); });
   return DType::float32;
 }
 
@@ -81,13 +93,16 @@ inline DType promote(DType a, DType b) {
 }
 
 // The type that arithmetic is done in.
-inline DType accumulate_type(DType type) { return type == DType::float64 ? DType::float64 : DType::float32; }
+inline DType accumulate_type(DType type) {
+  return type == DType::float64 ? DType::float64 : DType::float32;
+}
 
 inline int64_t element_size(DType type) {
   return type == DType::float64 ? 8 : type == DType::float32 ? 4 : 2;
 }
 
-// ---- shapes ---------------------------------------------------------------------------------------------------------
+// ---- shapes
+// ---------------------------------------------------------------------------------------------------------
 
 struct Shape {
   const int64_t* data;
@@ -121,7 +136,8 @@ inline bool same(Shape a, Shape b) {
   return true;
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory
+// ---------------------------------------------------------------------------------------------------------
 
 // A new contiguous CPU tensor, uninitialised.
 inline Tensor empty(const int64_t* size, int64_t ndim, DType type) {
@@ -140,8 +156,9 @@ inline Tensor empty(const int64_t* size, int64_t ndim, DType type) {
 
 inline Tensor empty(Shape shape, DType type) { return empty(shape.data, shape.ndim, type); }
 
-// The rows of a tensor (..., columns); with `groups` > 1 each last dimension counts as `groups` rows of its own, groups
-// innermost. Leading dimensions are merged where one stride walks them. False when more than kMaxRowDims remain.
+// The rows of a tensor (..., columns); with `groups` > 1 each last dimension counts as `groups`
+// rows of its own, groups innermost. Leading dimensions are merged where one stride walks them.
+// False when more than kMaxRowDims remain.
 inline bool collapse_rows(Shape size, Shape stride, int64_t groups, RowLayout* layout) {
   const int64_t last = size.ndim - 1;
   layout->column_stride = stride[last];
@@ -175,7 +192,8 @@ inline bool collapse_rows(Shape size, Shape stride, int64_t groups, RowLayout* l
   return true;
 }
 
-// A tensor that is only read, and the layout of its rows. Copied only when its strides need more than kMaxRowDims.
+// A tensor that is only read, and the layout of its rows. Copied only when its strides need more
+// than kMaxRowDims.
 struct RowsIn {
   Tensor tensor;
   RowLayout layout;
@@ -202,15 +220,18 @@ inline RowLayout contiguous_rows(int64_t rows, int64_t columns) {
 }
 
 inline void check_cpu(const Tensor& tensor, const char* op, const char* argument) {
-  check(tensor.is_cpu(), op, [&] { return std::string(argument) + " on the CPU, like the input"; },
-        "one on another device");
+  check(
+      tensor.is_cpu(), op, [&] { return std::string(argument) + " on the CPU, like the input"; },
+      "one on another device");
 }
 
-// True when a result of this many bytes should be written past the caches: it would push out everything else and would not be
-// found there by its reader. Half the last-level cache, as the system reports it.
+// True when a result of this many bytes should be written past the caches: it would push out
+// everything else and would not be found there by its reader. Half the last-level cache, as the
+// system reports it.
 bool beyond_caches(int64_t bytes);
 
-// Marks a tensor as changed (its version counter) and refuses leaves that require grad; the stable ABI does neither by itself.
+// Marks a tensor as changed (its version counter) and refuses leaves that require grad; the stable
+// ABI does neither by itself.
 inline void mark_mutated(const Tensor& tensor) {
   Tensor self = tensor;
   torch::stable::copy_(self, tensor);

@@ -1,9 +1,10 @@
 // Gated RMSNorm on the CPU. Formula and types: rms_norm.h.
 //
-// A row is one group of the last dimension. With the gate first, v = x * act(gate) is kept in a scratch row of the arithmetic's
-// type, so that the activation is computed once; with the norm first, v is x itself. Bytes moved: input, gate and output once.
-// The activation costs about 20 FLOPs an element, which makes bf16 bound by arithmetic. Threads share out rows; nothing is
-// summed across rows but the weight's gradient, by parts as in rms_norm_kernel.cpp.
+// A row is one group of the last dimension. With the gate first, v = x * act(gate) is kept in a
+// scratch row of the arithmetic's type, so that the activation is computed once; with the norm
+// first, v is x itself. Bytes moved: input, gate and output once. The activation costs about 20
+// FLOPs an element, which makes bf16 bound by arithmetic. Threads share out rows; nothing is summed
+// across rows but the weight's gradient, by parts as in rms_norm_kernel.cpp.
 #include "opwright/dispatch.h"
 #include "opwright/parallel.h"
 #include "opwright/simd_math.h"
@@ -72,7 +73,8 @@ void gated_forward(const RmsNormGatedForward& p) {
       for_each_block<A>(p.columns, [&](int64_t i, auto block) {
         Pair<A> out = scaled<T, kRounding>(block.load(v + i), rs, load_scale(s, i, block));
         if (gate_last) {
-          // In llama mode the product with the weight is a tensor of its own, rounded to promote(T, W).
+          // In llama mode the product with the weight is a tensor of its own, rounded to promote(T,
+          // W).
           if constexpr (kRounding == Rounding::kLlama) out = round_to<P>(out);
           out = out * activate<kActivation>(block.load(gate_last + i));
         }
@@ -89,7 +91,7 @@ void gated_backward(const RmsNormGatedBackward& p) {
   const int64_t weight_size = p.groups * p.columns;
   parallel_for(p.parts, 1, [&](int64_t first_part, int64_t last_part) {
     const Scratch<A> scratch(p.columns * 2);
-    A* normal = scratch.data();           // x^ = v * r
+    A* normal = scratch.data();            // x^ = v * r
     A* grad = scratch.data() + p.columns;  // g, the gradient at x^
     for (int64_t part = first_part; part < last_part; ++part) {
       const int64_t begin = p.rows * part / p.parts, end = p.rows * (part + 1) / p.parts;
@@ -146,7 +148,8 @@ void gated_backward(const RmsNormGatedBackward& p) {
   });
 }
 
-// ---- dispatch -------------------------------------------------------------------------------------------------------
+// ---- dispatch
+// -------------------------------------------------------------------------------------------------------
 
 template <class F>
 void with_activation(Activation activation, const F& f) {

@@ -1,13 +1,15 @@
 // RMSNorm and residual-add RMSNorm on the CPU. Formula and types: rms_norm.h.
 //
-// A row is read twice: once for the sum of squares, once to be scaled. The second reading comes from the caches, since a row
-// is small, and it prefetches the next row, so that memory is read while the result is written. Bytes moved: the input (and
-// residual) once, the outputs once; about 3 FLOPs an element, far below what memory allows.
+// A row is read twice: once for the sum of squares, once to be scaled. The second reading comes
+// from the caches, since a row is small, and it prefetches the next row, so that memory is read
+// while the result is written. Bytes moved: the input (and residual) once, the outputs once; about
+// 3 FLOPs an element, far below what memory allows.
 //
-// Rows are independent, and threads share them out. A few long rows are cut into column blocks instead: sums of squares are
-// always taken by blocks of kColumns columns and added up in order in double, so both ways give the same bits, whatever the
-// number of threads. The weight's gradient is summed over a fixed number of parts of the rows, each in row order, and the
-// parts are added up in order by combine_parts.
+// Rows are independent, and threads share them out. A few long rows are cut into column blocks
+// instead: sums of squares are always taken by blocks of kColumns columns and added up in order in
+// double, so both ways give the same bits, whatever the number of threads. The weight's gradient is
+// summed over a fixed number of parts of the rows, each in row order, and the parts are added up in
+// order by combine_parts.
 #include "opwright/dispatch.h"
 #include "opwright/parallel.h"
 #include "rms_norm_rows.h"
@@ -24,7 +26,8 @@ namespace {
 constexpr int64_t kFewRows = 16;       // up to this many rows, threads share the columns
 constexpr int64_t kLongRow = 1 << 15;  // of rows with at least this many
 
-// ---- forward --------------------------------------------------------------------------------------------------------
+// ---- forward
+// --------------------------------------------------------------------------------------------------------
 
 template <class A, class S>
 double sum_of_squares(const S* v, int64_t n) {
@@ -64,10 +67,11 @@ void normalize(const S* v, A r, const A* s, O* y, int64_t n, bool stream, const 
   });
 }
 
-// The same for the unrounded v = x + residual, and residual_out = round(v). In place, each element is read before it is
-// written.
+// The same for the unrounded v = x + residual, and residual_out = round(v). In place, each element
+// is read before it is written.
 template <class T, Rounding kRounding, class A, class R, class S, class O>
-void add_and_normalize(const T* x, const R* residual, A r, const A* s, O* y, S* residual_out, int64_t n, bool stream) {
+void add_and_normalize(const T* x, const R* residual, A r, const A* s, O* y, S* residual_out,
+                       int64_t n, bool stream) {
   const Pair<A> rs = pair<A>(r);
   stream = stream && can_stream(y) && can_stream(residual_out);
   for_each_block<A>(n, [&](int64_t i, auto block) {
@@ -78,7 +82,8 @@ void add_and_normalize(const T* x, const R* residual, A r, const A* s, O* y, S* 
   });
 }
 
-// The same for v = round(x + residual), kept in a scratch row, so that residual_out can be written past the caches as well.
+// The same for v = round(x + residual), kept in a scratch row, so that residual_out can be written
+// past the caches as well.
 template <class T, Rounding kRounding, class A, class S, class O>
 void normalize_and_copy(const S* v, A r, const A* s, O* y, S* residual_out, int64_t n) {
   const Pair<A> rs = pair<A>(r);
@@ -121,7 +126,8 @@ void forward_by_columns(const RmsNormForward& p) {
     const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
     if (s) s += c;
     const T* v = input + row_offset(p.input_layout, row) + c;
-    normalize<T, kRounding>(v, rstd[row], s, output + row_offset(p.output_layout, row) + c, n, p.stream_stores, v);
+    normalize<T, kRounding>(v, rstd[row], s, output + row_offset(p.output_layout, row) + c, n,
+                            p.stream_stores, v);
   });
 }
 
@@ -129,21 +135,23 @@ template <class T, class O, Rounding kRounding>
 void forward_by_rows(const RmsNormForward& p) {
   using A = accumulate_t<T>;
   A* rstd = static_cast<A*>(p.rstd);
-  parallel_for(p.rows, grain_for_bytes(p.columns * (sizeof(T) + sizeof(O))), [&](int64_t begin, int64_t end) {
-    RowReader<T> input(p.input, p.input_layout, p.columns, begin, end);
-    RowWriter<O> output(p.output, p.output_layout, p.columns);
-    for (int64_t row = begin; row < end; ++row) {
-      const T* v = input.row(row);
-      const double sum =
-          row_sum(p.columns, [&](int64_t c, int64_t n) { return sum_of_squares<A>(v + c, n); });
-      const A r = static_cast<A>(reciprocal_rms(sum, p.columns, p.eps));
-      rstd[row] = r;
-      const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
-      const T* next = input.direct() && row + 1 < end ? input.row(row + 1) : v;
-      normalize<T, kRounding>(v, r, s, output.row(row), p.columns, p.stream_stores, next);
-      output.commit(row);
-    }
-  });
+  parallel_for(
+      p.rows, grain_for_bytes(p.columns * (sizeof(T) + sizeof(O))),
+      [&](int64_t begin, int64_t end) {
+        RowReader<T> input(p.input, p.input_layout, p.columns, begin, end);
+        RowWriter<O> output(p.output, p.output_layout, p.columns);
+        for (int64_t row = begin; row < end; ++row) {
+          const T* v = input.row(row);
+          const double sum =
+              row_sum(p.columns, [&](int64_t c, int64_t n) { return sum_of_squares<A>(v + c, n); });
+          const A r = static_cast<A>(reciprocal_rms(sum, p.columns, p.eps));
+          rstd[row] = r;
+          const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
+          const T* next = input.direct() && row + 1 < end ? input.row(row + 1) : v;
+          normalize<T, kRounding>(v, r, s, output.row(row), p.columns, p.stream_stores, next);
+          output.commit(row);
+        }
+      });
 }
 
 template <class T, class O, Rounding kRounding>
@@ -194,14 +202,15 @@ void add_forward(const RmsNormForward& p) {
   });
 }
 
-// ---- backward -------------------------------------------------------------------------------------------------------
+// ---- backward
+// -------------------------------------------------------------------------------------------------------
 
 // sum of g * x^ over n columns, with g = dy * s and x^ = v * r.
 template <class A, class S, class O>
 double sum_of_products(const O* dy, const S* v, const A* s, A r, int64_t n) {
   return r * sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
-    return fma(block.load(dy + i) * load_scale(s, i, block), block.load(v + i), sum);
-  });
+           return fma(block.load(dy + i) * load_scale(s, i, block), block.load(v + i), sum);
+         });
 }
 
 // One row, or a part of one, in the backward. Any of dy, dres, s, dv and ds may be null.
@@ -236,7 +245,8 @@ void row_gradient(GradientRow<A, S, O> row, A r, A mean, int64_t n, bool stream)
   });
 }
 
-// Zeroes the partial sums [offset, offset + n) of a part for every weight row, and returns the part's sums, or null.
+// Zeroes the partial sums [offset, offset + n) of a part for every weight row, and returns the
+// part's sums, or null.
 template <class A>
 A* clear_part(const RmsNormBackward& p, int64_t part, int64_t offset, int64_t n) {
   if (p.partial == nullptr) return nullptr;
@@ -256,7 +266,8 @@ void backward_by_rows(const RmsNormBackward& p) {
     for (int64_t part = first_part; part < last_part; ++part) {
       const int64_t begin = p.rows * part / p.parts, end = p.rows * (part + 1) / p.parts;
       RowReader<O> grad_output(p.grad_output, p.grad_output_layout, p.columns, begin, end);
-      RowReader<S> grad_residual(p.grad_residual_out, p.grad_residual_out_layout, p.columns, begin, end);
+      RowReader<S> grad_residual(p.grad_residual_out, p.grad_residual_out_layout, p.columns, begin,
+                                 end);
       RowReader<S> value(p.value, p.value_layout, p.columns, begin, end);
       A* sums = clear_part<A>(p, part, 0, p.columns);
       for (int64_t row = begin; row < end; ++row) {
@@ -276,7 +287,8 @@ void backward_by_rows(const RmsNormBackward& p) {
         const bool last = row + 1 == end;
         const O* next_dy = dy && grad_output.direct() && !last ? grad_output.row(row + 1) : dy;
         const S* next_v = value.direct() && !last ? value.row(row + 1) : v;
-        row_gradient<A, S, O>({dy, dres, v, s, dv, ds, next_dy, next_v}, rstd[row], mean, p.columns, p.stream_stores);
+        row_gradient<A, S, O>({dy, dres, v, s, dv, ds, next_dy, next_v}, rstd[row], mean, p.columns,
+                              p.stream_stores);
       }
     }
   });
@@ -290,9 +302,13 @@ void backward_by_columns(const RmsNormBackward& p) {
   const int64_t blocks = (p.columns + kColumns - 1) / kColumns;
   const int64_t grain = grain_for_bytes(kColumns * int64_t{sizeof(S) + sizeof(O)});
   const auto grad_output = [&](int64_t row) {
-    return p.grad_output ? static_cast<const O*>(p.grad_output) + row_offset(p.grad_output_layout, row) : nullptr;
+    return p.grad_output
+               ? static_cast<const O*>(p.grad_output) + row_offset(p.grad_output_layout, row)
+               : nullptr;
   };
-  const auto value = [&](int64_t row) { return static_cast<const S*>(p.value) + row_offset(p.value_layout, row); };
+  const auto value = [&](int64_t row) {
+    return static_cast<const S*>(p.value) + row_offset(p.value_layout, row);
+  };
 
   const Scratch<double> sums(p.rows * blocks);
   const Scratch<A> means(p.rows);
@@ -302,7 +318,8 @@ void backward_by_columns(const RmsNormBackward& p) {
       const O* dy = grad_output(row);
       const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
       const int64_t n = smaller(kColumns, p.columns - c);
-      sums.data()[task] = dy && p.grad_input ? sum_of_products(dy + c, value(row) + c, at(s, c), rstd[row], n) : 0;
+      sums.data()[task] =
+          dy && p.grad_input ? sum_of_products(dy + c, value(row) + c, at(s, c), rstd[row], n) : 0;
     }
   });
   for (int64_t row = 0; row < p.rows; ++row) {
@@ -324,8 +341,8 @@ void backward_by_columns(const RmsNormBackward& p) {
           A* ds = part_sums ? part_sums + row % p.heads * p.columns + c : nullptr;
           const O* dy = at(grad_output(row), c);
           const S* v = value(row) + c;
-          row_gradient<A, S, O>({dy, at(dres, c), v, at(s, c), dv, ds, dy, v}, rstd[row], means.data()[row], n,
-                                p.stream_stores);
+          row_gradient<A, S, O>({dy, at(dres, c), v, at(s, c), dv, ds, dy, v}, rstd[row],
+                                means.data()[row], n, p.stream_stores);
         }
       }
     }
@@ -344,7 +361,8 @@ void backward(const RmsNormBackward& p) {
   }
 }
 
-// ---- weights --------------------------------------------------------------------------------------------------------
+// ---- weights
+// --------------------------------------------------------------------------------------------------------
 
 template <class From, class A>
 void convert(const Convert& p) {
@@ -354,8 +372,9 @@ void convert(const Convert& p) {
   const A offset = p.offset == 0 ? static_cast<A>(-0.0) : static_cast<A>(p.offset);
   if constexpr (kSame<A, accumulate_t<From>>) {
     if (p.from_stride == 1) {
-      return for_each_block<A>(
-          p.count, [&](int64_t i, auto block) { block.store(to + i, block.load(from + i) + pair<A>(offset)); });
+      return for_each_block<A>(p.count, [&](int64_t i, auto block) {
+        block.store(to + i, block.load(from + i) + pair<A>(offset));
+      });
     }
   }
   for (int64_t i = 0; i < p.count; ++i) to[i] = to_accumulate<A>(from[i * p.from_stride]) + offset;
@@ -366,28 +385,32 @@ void combine_parts(const CombineParts& p) {
   const A* partial = static_cast<const A*>(p.partial);
   To* to = static_cast<To*>(p.to);
   const int64_t bytes = kColumns * p.parts * int64_t{sizeof(A)};
-  parallel_for((p.count + kColumns - 1) / kColumns, grain_for_bytes(bytes), [&](int64_t first, int64_t last) {
-    const int64_t begin = first * kColumns, end = smaller(last * kColumns, p.count);
-    if constexpr (kSame<A, accumulate_t<To>>) {
-      for_each_block<A>(end - begin, [&](int64_t i, auto block) {
-        Pair<A> sum = block.load(partial + begin + i);
-        for (int64_t part = 1; part < p.parts; ++part) sum = sum + block.load(partial + part * p.count + begin + i);
-        block.store(to + begin + i, sum);
-      });
-    } else {
-      for (int64_t i = begin; i < end; ++i) {
-        A sum = partial[i];
-        for (int64_t part = 1; part < p.parts; ++part) sum += partial[part * p.count + i];
-        to[i] = from_accumulate<To>(sum);
-      }
-    }
-  });
+  parallel_for((p.count + kColumns - 1) / kColumns, grain_for_bytes(bytes),
+               [&](int64_t first, int64_t last) {
+                 const int64_t begin = first * kColumns, end = smaller(last * kColumns, p.count);
+                 if constexpr (kSame<A, accumulate_t<To>>) {
+                   for_each_block<A>(end - begin, [&](int64_t i, auto block) {
+                     Pair<A> sum = block.load(partial + begin + i);
+                     for (int64_t part = 1; part < p.parts; ++part)
+                       sum = sum + block.load(partial + part * p.count + begin + i);
+                     block.store(to + begin + i, sum);
+                   });
+                 } else {
+                   for (int64_t i = begin; i < end; ++i) {
+                     A sum = partial[i];
+                     for (int64_t part = 1; part < p.parts; ++part)
+                       sum += partial[part * p.count + i];
+                     to[i] = from_accumulate<To>(sum);
+                   }
+                 }
+               });
 }
 
-// ---- dispatch: the one place where types become templates -----------------------------------------------------------
+// ---- dispatch: the one place where types become templates
+// -----------------------------------------------------------
 
-// Calls f(Type<O>, rounding) for the outputs that T allows: T itself, or fp32 for a narrower T that a weight promoted.
-// Rounding to T says nothing when arithmetic is in T.
+// Calls f(Type<O>, rounding) for the outputs that T allows: T itself, or fp32 for a narrower T that
+// a weight promoted. Rounding to T says nothing when arithmetic is in T.
 template <class T, class F>
 void with_output(DType output_type, Rounding rounding, const F& f) {
   if constexpr (!kLow<T>) {
@@ -422,8 +445,10 @@ void dispatch_backward(const RmsNormBackward& p) {
     using S = typename decltype(stream)::type;
     with_type(p.output_type, [&](auto output) {
       using O = typename decltype(output)::type;
-      // The output is of the stream's type, or fp32 beside a narrower stream, or narrower beside an fp32 stream.
-      if constexpr (kSame<S, O> || (kSame<S, float> && kLow<O>) || (kLow<S> && kSame<O, float>)) backward<S, O>(p);
+      // The output is of the stream's type, or fp32 beside a narrower stream, or narrower beside an
+      // fp32 stream.
+      if constexpr (kSame<S, O> || (kSame<S, float> && kLow<O>) || (kLow<S> && kSame<O, float>))
+        backward<S, O>(p);
     });
   });
 }
@@ -447,7 +472,7 @@ void dispatch_combine_parts(const CombineParts& p) {
 }  // namespace
 
 extern const RmsNormKernels rms_norm_kernels = {
-    dispatch_forward,       dispatch_backward, rms_norm_gated_forward,
+    dispatch_forward,        dispatch_backward, rms_norm_gated_forward,
     rms_norm_gated_backward, dispatch_convert,  dispatch_combine_parts,
 };
 

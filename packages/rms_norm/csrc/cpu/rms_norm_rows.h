@@ -8,12 +8,14 @@ namespace opwright {
 inline namespace OPWRIGHT_ISA {
 namespace {
 
-// Sums along a row are taken by blocks of this many columns, the unit in which threads may share a long row.
+// Sums along a row are taken by blocks of this many columns, the unit in which threads may share a
+// long row.
 constexpr int64_t kColumns = 2048;
 
 [[maybe_unused]] int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Adds up block_sum(first column, number of columns) over the column blocks of a row, in order, in double.
+// Adds up block_sum(first column, number of columns) over the column blocks of a row, in order, in
+// double.
 template <class F>
 double row_sum(int64_t columns, const F& block_sum) {
   double sum = 0;
@@ -27,8 +29,8 @@ double row_sum(int64_t columns, const F& block_sum) {
   return 1.0 / __builtin_sqrt(sum_of_squares / static_cast<double>(columns) + eps);
 }
 
-// (v * r) * s with the roundings of the mode; the caller rounds the result once more, to the output type. There are only
-// products here, so nothing can be contracted.
+// (v * r) * s with the roundings of the mode; the caller rounds the result once more, to the output
+// type. There are only products here, so nothing can be contracted.
 template <class T, Rounding kRounding, class A>
 Pair<A> scaled(Pair<A> v, Pair<A> r, Pair<A> s) {
   if constexpr (kRounding == Rounding::kLlama) return round_to<T>(v * r) * s;

@@ -1,7 +1,7 @@
 """RMSNorm, residual-add RMSNorm and gated RMSNorm for PyTorch: kernels in C++, forward and backward.
 
-The golden reference, :mod:`opwright.rms_norm.reference`, can be imported even where the compiled library cannot load;
-then the operators raise an ImportError that says what to do.
+The golden reference, :mod:`opwright.rms_norm.reference`, can be imported even where the compiled library
+cannot load; then the operators raise an ImportError that says what to do.
 """
 
 from __future__ import annotations

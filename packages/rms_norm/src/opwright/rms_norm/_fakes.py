@@ -1,4 +1,4 @@
-"""Fakes of the operators: shapes, dtypes and strides of the results, and the same argument errors, without data."""
+"""Fakes of the operators: shapes, dtypes, strides and argument errors of the kernels, without data."""
 
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ def check_in_place(
     """Check the arguments of ``add_rms_norm_``, but for overlapping memory, which only the operator sees."""
     op = "add_rms_norm_"
     check_add(op, input, residual, weight, eps, weight_offset, rounding, statistics)
-    results = {"input": _output_dtype(input, weight, rounding), "residual": torch.promote_types(input.dtype, residual.dtype)}
+    results = {
+        "input": _output_dtype(input, weight, rounding),
+        "residual": torch.promote_types(input.dtype, residual.dtype),
+    }
     for name, tensor in (("input", input), ("residual", residual)):
         if tensor.dtype != results[name]:
             raise ValueError(

@@ -1,4 +1,8 @@
-"""DTensor sharding of the operators: rows may be sharded in any way, columns may not, the weight's gradient is a partial sum."""
+"""DTensor sharding of the operators.
+
+Rows may be sharded in any way, columns may not; the gradient of a weight that all rows share is a partial
+sum.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,12 @@ def register(library: torch.library.Library) -> None:
     def rows(input: Any, weight: Any, per_head: bool) -> list[tuple[Any, Any, Any]]:
         """Placements of (row-wise tensors, weight, weight gradient), one for each way to place the rows."""
         ndim = len(input.shape)
-        choices = [(replicate, replicate, replicate)]
+        choices: list[tuple[Any, Any, Any]] = [(replicate, replicate, replicate)]
         for dim in range(ndim - 1):
             heads = per_head and weight is not None and len(weight.shape) == 2 and dim == ndim - 2
-            choices.append((Shard(dim), Shard(0), Shard(0)) if heads else (Shard(dim), replicate, Partial("sum")))
+            choices.append(
+                (Shard(dim), Shard(0), Shard(0)) if heads else (Shard(dim), replicate, Partial("sum"))
+            )
         return choices
 
     def present(tensor: Any, placement: Any) -> Any:
@@ -33,7 +39,9 @@ def register(library: torch.library.Library) -> None:
             for row, own, _ in rows(input, weight, per_head=True)
         ]
 
-    def norm_backward(grad: Any, input: Any, weight: Any, rstd: Any, *options: Any) -> list[tuple[list[Any], list[Any]]]:
+    def norm_backward(
+        grad: Any, input: Any, weight: Any, rstd: Any, *options: Any
+    ) -> list[tuple[list[Any], list[Any]]]:
         need_input, need_weight = options[-2:]
         return [
             (
@@ -43,7 +51,9 @@ def register(library: torch.library.Library) -> None:
             for row, own, summed in rows(input, weight, per_head=True)
         ]
 
-    def add_forward(input: Any, residual: Any, weight: Any, *options: Any) -> list[tuple[list[Any], list[Any]]]:
+    def add_forward(
+        input: Any, residual: Any, weight: Any, *options: Any
+    ) -> list[tuple[list[Any], list[Any]]]:
         return [
             ([row, row, row], [row, row, present(weight, own), *(None for _ in options)])
             for row, own, _ in rows(input, weight, per_head=True)

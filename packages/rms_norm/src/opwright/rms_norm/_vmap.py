@@ -1,7 +1,8 @@
 """Batching rules of the operators, for ``torch.vmap`` over calls through the dispatcher.
 
-Rows are independent, so a batch of inputs is more rows: batch dimensions move to the front and the operator is called once.
-Where the batch reaches a weight or its gradient, which rows share, the operator is called once per element of the batch.
+Rows are independent, so a batch of inputs is more rows: batch dimensions move to the front and the operator
+is called once. Where the batch reaches a weight or its gradient, which rows share, the operator is called
+once per element of the batch.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ _NAMESPACE = "opwright"
 Rule = Callable[..., tuple[Any, Any]]
 
 
-def _each(op: Callable[..., Any], batch_size: int, in_dims: tuple[Any, ...], args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _each(
+    op: Callable[..., Any], batch_size: int, in_dims: tuple[Any, ...], args: tuple[Any, ...]
+) -> tuple[Any, Any]:
     """Call ``op`` for each element of the batch and stack the results."""
     results = []
     for index in range(batch_size):
-        chosen = [arg if dim is None else arg.select(dim, index) for arg, dim in zip(args, in_dims, strict=True)]
+        chosen = [
+            arg if dim is None else arg.select(dim, index) for arg, dim in zip(args, in_dims, strict=True)
+        ]
         results.append(op(*chosen))
     columns = list(zip(*results, strict=True))
     outputs = tuple(None if column[0] is None else torch.stack(column) for column in columns)

@@ -1,4 +1,4 @@
-"""The public functions: names of options become the numbers of the operators' schemas, and every call goes the cheapest way.
+"""The public functions: names of options become numbers of the schemas, and a call goes the cheapest way.
 
 The formulas, with every rounding, are in :mod:`opwright.rms_norm.reference`.
 """
@@ -28,21 +28,24 @@ def rms_norm(
 ) -> Tensor:
     """Normalise the last dimension of ``input`` by its root mean square.
 
-    ``y = input * rsqrt(mean(input ** 2) + eps) * (weight + weight_offset)``, in fp32 (fp64 for float64 inputs); Zhang and
-    Sennrich 2019, arXiv 1910.07467, equation 4. Differentiable in ``input`` and ``weight``.
+    ``y = input * rsqrt(mean(input ** 2) + eps) * (weight + weight_offset)``, in fp32 (fp64 for float64
+    inputs); Zhang and Sennrich 2019, arXiv 1910.07467, equation 4. Differentiable in ``input`` and
+    ``weight``.
 
     Args:
-        input: ``(..., D)``, or ``(..., H, D)`` with a per-head weight; bfloat16, float16, float32 or float64, any strides.
-        weight: ``(D,)`` or ``(H, D)``, of any of these dtypes (float64 only where ``input`` is), or None for a scale of 1.
+        input: ``(..., D)``, or ``(..., H, D)`` with a per-head weight; bfloat16, float16, float32 or
+            float64, any strides.
+        weight: ``(D,)`` or ``(H, D)``, of any of these dtypes (float64 only where ``input`` is), or None for
+            a scale of 1.
         eps: added to the mean square; finite and not negative.
         weight_offset: added to the weight in fp32 (1.0 for Gemma).
-        rounding: ``"once"`` multiplies in fp32 and rounds once, as ``torch.nn.functional.rms_norm`` does; ``"llama"``
-            rounds the normalised input to its dtype and multiplies by the weight with torch's promotion, as transformers'
-            ``LlamaRMSNorm`` does.
+        rounding: ``"once"`` multiplies in fp32 and rounds once, as ``torch.nn.functional.rms_norm`` does;
+            ``"llama"`` rounds the normalised input to its dtype and multiplies by the weight with torch's
+            promotion, as transformers' ``LlamaRMSNorm`` does.
 
     Returns:
-        A contiguous tensor of ``input``'s shape; of its dtype, or with ``"llama"`` of the dtype that ``input`` and
-        ``weight`` promote to.
+        A contiguous tensor of ``input``'s shape; of its dtype, or with ``"llama"`` of the dtype that
+        ``input`` and ``weight`` promote to.
 
     Raises:
         ValueError: for a dtype, shape or option outside of the above; nothing is computed.
@@ -65,8 +68,8 @@ def add_rms_norm(
 
     Args:
         input: as for :func:`rms_norm`.
-        residual: ``input``'s shape, any strides; may have another dtype (a float32 residual stream), but float64 only where
-            ``input`` is float64.
+        residual: ``input``'s shape, any strides; may have another dtype (a float32 residual stream), but
+            float64 only where ``input`` is float64.
         weight: as for :func:`rms_norm`.
         eps: as for :func:`rms_norm`.
         weight_offset: as for :func:`rms_norm`.
@@ -74,8 +77,9 @@ def add_rms_norm(
         statistics: ``"rounded"`` normalises the sum as it is stored, ``"exact"`` before it is rounded.
 
     Returns:
-        ``(output, residual_out)``: ``output`` has the dtype that :func:`rms_norm` gives for ``input`` and ``weight``;
-        ``residual_out = input + residual`` has the dtype that these two promote to. Both are differentiable.
+        ``(output, residual_out)``: ``output`` has the dtype that :func:`rms_norm` gives for ``input`` and
+        ``weight``; ``residual_out = input + residual`` has the dtype that these two promote to. Both are
+        differentiable.
 
     Raises:
         ValueError: for a dtype, shape or option outside of the above; nothing is computed.
@@ -104,7 +108,8 @@ def add_rms_norm_(
 ) -> tuple[Tensor, Tensor]:
     """In-place :func:`add_rms_norm`: ``input`` receives the output and ``residual`` the sum.
 
-    Where a gradient is needed the results are computed apart and copied into place: right, but no memory is saved.
+    Where a gradient is needed the results are computed apart and copied into place: right, but no memory is
+    saved.
 
     Args:
         input: as for :func:`add_rms_norm`, any strides whose elements lie apart; overwritten.
@@ -119,7 +124,8 @@ def add_rms_norm_(
         ``(input, residual)``, the same tensors.
 
     Raises:
-        ValueError: as :func:`add_rms_norm`, and for tensors that overlap or cannot hold their result; nothing is written.
+        ValueError: as :func:`add_rms_norm`, and for tensors that overlap or cannot hold their result;
+            nothing is written.
         RuntimeError: for a leaf that requires grad.
     """
     _registration.add_rms_norm_in_place(
@@ -145,7 +151,7 @@ def rms_norm_gated(
     group_size: int | None = None,
     rounding: str = "once",
 ) -> Tensor:
-    """RMS norm with a multiplicative gate, before or after the norm, with statistics per group of the last dimension.
+    """RMS norm with a multiplicative gate, before or after the norm, and statistics per group of columns.
 
     Args:
         input: ``(..., D)``; dtypes and strides as for :func:`rms_norm`.
@@ -155,20 +161,22 @@ def rms_norm_gated(
         activation: ``"silu"`` or ``"sigmoid"``, applied to the gate in fp32.
         norm_before_gate: True for ``norm(input) * act(gate)`` (Qwen3-Next, Kimi Linear), False for
             ``norm(input * act(gate))`` (Mamba-2 and its relatives).
-        group_size: length of the groups of the last dimension that are normalised separately; None for all of it.
-        rounding: ``"once"`` rounds the result only; ``"llama"`` rounds the normalised input, its product with the weight,
-            and the result.
+        group_size: length of the groups of the last dimension that are normalised separately; None for all
+            of it.
+        rounding: ``"once"`` rounds the result only; ``"llama"`` rounds the normalised input, its product
+            with the weight, and the result.
 
     Returns:
-        A contiguous tensor of ``input``'s shape and dtype; with ``"llama"`` and ``norm_before_gate=False`` of the dtype
-        that ``input`` and ``weight`` promote to.
+        A contiguous tensor of ``input``'s shape and dtype; with ``"llama"`` and ``norm_before_gate=False``
+        of the dtype that ``input`` and ``weight`` promote to.
 
     Raises:
         ValueError: for a dtype, shape or option outside of the above; nothing is computed.
     """
     if group_size is not None and group_size <= 0:
         raise ValueError(
-            f"rms_norm_gated: expected group_size to be positive and to divide {input.shape[-1]}, but got {group_size}"
+            f"rms_norm_gated: expected group_size to be positive and to divide {input.shape[-1]}, "
+            f"but got {group_size}"
         )
     return _registration.rms_norm_gated_forward(
         input,
@@ -183,10 +191,12 @@ def rms_norm_gated(
 
 
 def kernel_level() -> str:
-    """Return the instruction-set level that the CPU kernels of this process run at.
+    """Tell which instruction-set level the CPU kernels of this process run at.
 
-    The widest of ``"default"``, ``"avx2"`` and ``"avx512"`` that the processor has (``"neon"`` on ARM), or the one that the
-    environment variable ``OPWRIGHT_CPU_CAPABILITY`` names, if that is not wider. Fixed when the first kernel runs.
+    Returns:
+        The widest of ``"default"``, ``"avx2"`` and ``"avx512"`` that the processor has (``"neon"`` on ARM),
+        or the one that the environment variable ``OPWRIGHT_CPU_CAPABILITY`` names, if that is not wider.
+        Fixed at the first call.
     """
     return _LEVELS[torch.ops.opwright.rms_norm_kernel_level()]
 

@@ -1,6 +1,9 @@
-"""Everything about the operators that is not a kernel: fakes, autograd, vmap, sharding. Schemas are in csrc/bind.cpp.
+"""Everything about the operators that is no kernel: autograd here, fakes, batching and sharding beside it.
 
-Autocast has no rule of its own: the operators are not in any list of torch's, so they compute in the dtypes they are given.
+Schemas are in csrc/bind.cpp.
+
+Autocast has no rule of its own: the operators are not in any list of torch's, so they compute in the dtypes
+they are given.
 """
 
 from __future__ import annotations
@@ -10,24 +13,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from . import _fakes, _sharding, _vmap, reference
 from ._runtime import DifferentiableOp, load_library, once, refuse_gradients, transforms_active, vjp_of
 
 load_library(__package__, "rms_norm_forward")
 
-# ---- second order: the backward operators are differentiable themselves, through the reference's explicit gradient ----
+# ---- second order: the backward operators are differentiable themselves, through the reference's e
 
 
-def _save_arguments(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
+def _save_arguments(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.is_tensor = [isinstance(value, Tensor) for value in inputs]
     ctx.options = [value for value in inputs if not isinstance(value, Tensor)]
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
 
 
-def _saved_arguments(ctx: FunctionCtx) -> tuple[Any, ...]:
+def _saved_arguments(ctx: Any) -> tuple[Any, ...]:
     tensors, options = iter(ctx.saved_tensors), iter(ctx.options)
     return tuple(next(tensors) if tensor else next(options) for tensor in ctx.is_tensor)
 
@@ -35,13 +37,13 @@ def _saved_arguments(ctx: FunctionCtx) -> tuple[Any, ...]:
 def _second_order(backward: Any) -> Any:
     """Return the backward of a backward operator whose reference is ``backward``."""
 
-    def backward_of_backward(ctx: FunctionCtx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward_of_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         return vjp_of(backward, _saved_arguments(ctx), ctx.needs_input_grad, grads)
 
     return backward_of_backward
 
 
-# ---- rms_norm ----------------------------------------------------------------------------------------------------------
+# ---- rms_norm ------------------------------------------------------------------------------------
 
 
 def _rms_norm_backward_reference(
@@ -66,14 +68,14 @@ rms_norm_backward = DifferentiableOp(
 )
 
 
-def _save_rms_norm(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     input, weight, ctx.eps, ctx.weight_offset, _ = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(input, weight, output[1])
 
 
-def _rms_norm_gradient(ctx: FunctionCtx, grad_output: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+def _rms_norm_gradient(ctx: Any, grad_output: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
     if grad_output is None:
         return (None,) * 5
     input, weight, rstd = ctx.saved_tensors
@@ -87,7 +89,7 @@ rms_norm_forward = DifferentiableOp(
     "rms_norm_forward", reference=reference.rms_norm_forward, save=_save_rms_norm, backward=_rms_norm_gradient
 )
 
-# ---- add_rms_norm ------------------------------------------------------------------------------------------------------
+# ---- add_rms_norm --------------------------------------------------------------------------------
 
 
 def _add_rms_norm_backward_reference(
@@ -115,18 +117,19 @@ add_rms_norm_backward = DifferentiableOp(
 )
 
 
-def _save_add_rms_norm(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _save_add_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     input, residual, weight, ctx.eps, ctx.weight_offset, _, statistics = inputs
     ctx.dtypes = input.dtype, residual.dtype
     ctx.mark_non_differentiable(output[2])
     ctx.set_materialize_grads(False)
-    # The value that was normalised is residual_out, unless it was the sum before rounding: then the sum is formed again.
+    # The value that was normalised is residual_out, unless it was the sum before rounding: then the sum is
+    # formed again.
     ctx.exact = statistics == 1 and output[1].dtype not in (torch.float32, torch.float64)
     ctx.save_for_backward(*((input, residual) if ctx.exact else (output[1],)), weight, output[2])
 
 
 def _add_rms_norm_gradient(
-    ctx: FunctionCtx, grad_output: Tensor | None, grad_residual_out: Tensor | None, _: Tensor | None
+    ctx: Any, grad_output: Tensor | None, grad_residual_out: Tensor | None, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     if grad_output is None and grad_residual_out is None:
         return (None,) * 7
@@ -167,7 +170,7 @@ add_rms_norm_forward = DifferentiableOp(
 
 
 def add_rms_norm_in_place(input: Tensor, residual: Tensor, weight: Tensor | None, *options: Any) -> None:
-    """Call ``opwright::add_rms_norm_``; where a gradient is needed, or under a transform, compute apart and copy."""
+    """Call ``opwright::add_rms_norm_``; with a gradient, or under a transform, compute apart and copy."""
     tensors = (input, residual) if weight is None else (input, residual, weight)
     needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if not needs_grad and not transforms_active():
@@ -178,7 +181,7 @@ def add_rms_norm_in_place(input: Tensor, residual: Tensor, weight: Tensor | None
     for name, tensor in (("input", input), ("residual", residual)):
         if needs_grad and tensor.requires_grad and tensor.is_leaf:
             raise RuntimeError(
-                f"add_rms_norm_: expected {name} to be no leaf that requires grad, but got one; it would be overwritten"
+                f"add_rms_norm_: expected {name} to be no leaf that requires grad, but got one, to overwrite"
             )
     _fakes.check_in_place(input, residual, weight, *options)
     output, residual_out, _ = add_rms_norm_forward(input, residual, weight, *options)
@@ -186,7 +189,7 @@ def add_rms_norm_in_place(input: Tensor, residual: Tensor, weight: Tensor | None
     residual.copy_(residual_out)
 
 
-# ---- rms_norm_gated ----------------------------------------------------------------------------------------------------
+# ---- rms_norm_gated ------------------------------------------------------------------------------
 
 
 def _rms_norm_gated_reference(
@@ -221,7 +224,12 @@ def _rms_norm_gated_backward_reference(
     grads = reference.rms_norm_gated_backward(
         grad_output, input, gate, weight, rstd, eps, activation, norm_before_gate, group_size or None
     )
-    return tuple(grad if need else None for grad, need in zip(grads, (need_input, need_gate, need_weight)))
+    grad_input, grad_gate, grad_weight = grads
+    return (
+        grad_input if need_input else None,
+        grad_gate if need_gate else None,
+        grad_weight if need_weight else None,
+    )
 
 
 rms_norm_gated_backward = DifferentiableOp(
@@ -232,7 +240,7 @@ rms_norm_gated_backward = DifferentiableOp(
 )
 
 
-def _save_rms_norm_gated(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save_rms_norm_gated(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     input, gate, weight, ctx.eps, ctx.activation, ctx.norm_before_gate, ctx.group_size, _ = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
@@ -240,13 +248,15 @@ def _save_rms_norm_gated(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tupl
 
 
 def _rms_norm_gated_gradient(
-    ctx: FunctionCtx, grad_output: Tensor | None, _: Tensor | None
+    ctx: Any, grad_output: Tensor | None, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     if grad_output is None:
         return (None,) * 8
     input, gate, weight, rstd = ctx.saved_tensors
     options = (ctx.eps, ctx.activation, ctx.norm_before_gate, ctx.group_size)
-    grads = rms_norm_gated_backward(grad_output, input, gate, weight, rstd, *options, *ctx.needs_input_grad[:3])
+    grads = rms_norm_gated_backward(
+        grad_output, input, gate, weight, rstd, *options, *ctx.needs_input_grad[:3]
+    )
     return (*grads, None, None, None, None, None)
 
 
@@ -257,7 +267,7 @@ rms_norm_gated_forward = DifferentiableOp(
     backward=_rms_norm_gated_gradient,
 )
 
-# ---- registration ------------------------------------------------------------------------------------------------------
+# ---- registration --------------------------------------------------------------------------------
 
 _OPERATORS = (
     rms_norm_forward,
