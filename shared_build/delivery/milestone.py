@@ -46,6 +46,7 @@ from .bundle_accept import AcceptError, clean_environment, digest, files_of, run
 from .contract import ContractError, load_contract, package_problems
 from .report import render
 
+DEFAULT_TORCH = "2.13.0"
 _FULL = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -249,7 +250,7 @@ def _finish(
         "made": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": f"nox -s milestone -- {options.operator}"
         + (" --skip-performance" if options.skip_performance else "")
-        + (f" --torch {options.torch}" if options.torch_given else ""),
+        + (f" --torch {options.torch}" if options.torch != DEFAULT_TORCH else ""),
         "files": {
             name: {"bytes": (partial / name).stat().st_size, "sha256": digest(partial / name)}
             for name in files_of(partial)
@@ -277,7 +278,7 @@ def _tell(console: Console, target: Path, report: dict[str, Any]) -> None:
     console.print(f"\nReport: {target / 'report.html'}", soft_wrap=True, highlight=False)
     name = target.name
     if report["partial"]:
-        console.print(f"{name}: [yellow]undecided[/]: {escape(report['partial'])}", soft_wrap=True)
+        console.print(f"[yellow]partial[/]: {escape(report['partial'])}", soft_wrap=True)
     elif counts[verdicts.UNDECIDED]:
         for criterion in counts[verdicts.UNDECIDED]:
             console.print(
@@ -303,7 +304,9 @@ def _parse(argv: Iterable[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("dist"), help="parent of the delivery (default: dist)"
     )
-    parser.add_argument("--torch", help="torch to build and prove with (default: 2.13.0)")
+    parser.add_argument(
+        "--torch", default=DEFAULT_TORCH, help=f"torch to build and prove with (default: {DEFAULT_TORCH})"
+    )
     parser.add_argument("--python", default=sys.executable, help="interpreter for the clean environment")
     parser.add_argument("--index-url", help="package index")
     parser.add_argument("--extra-index-url", action="append", default=[], help="another index, repeatable")
@@ -317,10 +320,7 @@ def _parse(argv: Iterable[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--space", type=int, default=building.SPACE, help="free bytes to ask for before starting"
     )
-    options = parser.parse_args(None if argv is None else list(argv))
-    options.torch_given = options.torch is not None
-    options.torch = options.torch or "2.13.0"
-    return options
+    return parser.parse_args(None if argv is None else list(argv))
 
 
 def main(argv: Iterable[str] | None = None) -> int:
