@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import re
 
 import numpy as np
 import pytest
 
 from shared_build.tests.simd.bounds import edges, float_type
 from shared_build.tests.simd.levels import (
+    AVX512,
+    INCLUDE,
     Level,
     Probe,
     machine_levels,
@@ -52,6 +55,14 @@ def test_the_widest_level_of_the_processor_is_tested() -> None:
     )
     assert widest in runnable_levels()
     assert {"default", "neon"} & {level.name for level in runnable_levels()}
+
+
+def test_flags_are_those_of_the_build() -> None:
+    text = (INCLUDE.parent / "cmake" / "OpPackage.cmake").read_text(encoding="utf-8")
+    flags = ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", *AVX512]
+    assert [flag for flag in flags if not re.search(rf"[ (]{re.escape(flag)}[\s)]", text)] == []
+    built = set(re.findall(r"_opwright_isa_objects\(\S+ (\w+) (\d+) ", text))
+    assert built == {("default", "16"), ("avx2", "32"), ("avx512", "64"), ("neon", "16")}
 
 
 def test_vector_width_is_the_levels(probe: Probe) -> None:
