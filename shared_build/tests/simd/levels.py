@@ -77,7 +77,9 @@ def machine_levels() -> tuple[Level, ...]:
 @functools.cache
 def processor_features() -> frozenset[str]:
     """Return the processor's features, as listed by the operating system's kernel."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+    listing = Path("/proc/cpuinfo")
+    lines = listing.read_text(encoding="utf-8").splitlines() if listing.exists() else []
+    for line in lines:
         if line.startswith(("flags", "Features")):
             return frozenset(line.split(":", 1)[1].split())
     return frozenset()

@@ -12,6 +12,8 @@
 
 namespace {
 
+using Wide = decltype(1.0L);  // long double
+
 template <class R>
 R sigmoid(R x) {
   return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x));
@@ -39,7 +41,7 @@ double places_per_unit(double exact) {
   return std::bit_cast<double>(static_cast<std::uint64_t>(digits - exponent + 1023) << 52);
 }
 template <class T>
-long double places_per_unit(long double exact) {
+Wide places_per_unit(Wide exact) {
   constexpr int digits = std::numeric_limits<T>::digits;
   const int exponent =
       std::clamp(exact == 0 ? -99999 : std::ilogb(exact) + 1, std::numeric_limits<T>::min_exponent,
@@ -83,8 +85,7 @@ extern "C" {
 double worst_float(const float* got, const double* exact, std::int64_t n, std::int64_t* where) {
   return worst(got, exact, n, where);
 }
-double worst_double(const double* got, const long double* exact, std::int64_t n,
-                    std::int64_t* where) {
+double worst_double(const double* got, const Wide* exact, std::int64_t n, std::int64_t* where) {
   return worst(got, exact, n, where);
 }
 
@@ -92,9 +93,8 @@ double worst_double(const double* got, const long double* exact, std::int64_t n,
   void float_##name(const float* in, double* out, std::int64_t n) {        \
     for (std::int64_t i = 0; i < n; ++i) out[i] = function(double(in[i])); \
   }                                                                        \
-  void double_##name(const double* in, long double* out, std::int64_t n) { \
-    typedef long double wide;                                              \
-    for (std::int64_t i = 0; i < n; ++i) out[i] = function(wide(in[i]));   \
+  void double_##name(const double* in, Wide* out, std::int64_t n) {        \
+    for (std::int64_t i = 0; i < n; ++i) out[i] = function(Wide(in[i]));   \
   }
 REFERENCE(exp, std::exp)
 REFERENCE(expm1, std::expm1)

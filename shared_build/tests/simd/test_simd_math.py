@@ -23,7 +23,13 @@ def same_bits(a, b):
     return (a.view(bits) == b.view(bits)) | (np.isnan(a) & np.isnan(b))
 
 
+def need_a_wider_reference(kind):
+    if kind == "double" and np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant:
+        pytest.skip("long double is no wider than double on this platform")
+
+
 def check_errors(probes, reference, kind, name, x):
+    need_a_wider_reference(kind)
     exact = reference.values(kind, name, x)
     bound = bounds.BOUNDS[kind][name]
     for probe in probes:
@@ -162,6 +168,7 @@ _EXACT = {
 @with_function
 def test_reference_values_agree_with_mpmath(reference: Reference, kind: str, name: str) -> None:
     # The bounds are worth what the reference is worth: 2^-20 of an ulp for float, 2^-9 for double.
+    need_a_wider_reference(kind)
     x = np.random.default_rng(11).permutation(bounds.points(kind, name, 2000, seed=11))[:150]
     x = np.concatenate([x, np.array(bounds.HARD_ANGLES[kind], x.dtype)])
     values = reference.values(kind, name, x)
