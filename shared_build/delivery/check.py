@@ -78,6 +78,8 @@ def run_tests(contract: Contract, out: Path) -> tuple[list[recorder.TestResult],
         "-p",
         "no:cacheprovider",
         f"--junitxml={out / 'junit.xml'}",
+        "-o",
+        "junit_family=xunit1",  # the one that holds the figures that tests record
         *contract.data["tests"].get("arguments", []),
         "tests",
     ]
