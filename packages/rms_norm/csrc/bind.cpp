@@ -21,8 +21,7 @@ const RmsNormKernels& kernels() {
   return table;
 }
 
-// ---- checks
-// ---------------------------------------------------------------------------------------------------------
+// ---- checks -------------------------------------------------------------------------------------
 
 DType check_input(const Tensor& input, const char* op, const char* argument = "input") {
   const DType type = float_dtype(input, op, argument);
@@ -90,8 +89,7 @@ DType check_weight(const OptionalTensor& weight, const Tensor& input, DType inpu
   return type;
 }
 
-// ---- weights
-// --------------------------------------------------------------------------------------------------------
+// ---- weights ------------------------------------------------------------------------------------
 
 // A weight in the arithmetic's type, with the offset added: the tensor itself where that is what it
 // is.
@@ -173,8 +171,7 @@ void fill_nan(const Tensor& tensor) {
   torch::stable::fill_(self, std::nan(""));
 }
 
-// ---- rms_norm
-// -------------------------------------------------------------------------------------------------------
+// ---- rms_norm -----------------------------------------------------------------------------------
 
 std::tuple<Tensor, Tensor> rms_norm_forward(const Tensor& input, const OptionalTensor& weight,
                                             double eps, double weight_offset, int64_t rounding) {
@@ -282,8 +279,7 @@ std::tuple<OptionalTensor, OptionalTensor> rms_norm_backward(
                   weight_offset, need_input, need_weight);
 }
 
-// ---- add_rms_norm
-// ---------------------------------------------------------------------------------------------------
+// ---- add_rms_norm -------------------------------------------------------------------------------
 
 // Checks the arguments and fills in what does not depend on where the results go.
 RmsNormForward add_rms_norm_params(const char* op, const Tensor& input, const Tensor& residual,
@@ -435,8 +431,7 @@ void add_rms_norm_(const Tensor& input, const Tensor& residual, const OptionalTe
           residual_layout, rstd);
 }
 
-// ---- rms_norm_gated
-// -------------------------------------------------------------------------------------------------
+// ---- rms_norm_gated -----------------------------------------------------------------------------
 
 struct GatedTypes {
   DType input, weight, output;

@@ -15,8 +15,7 @@ namespace opwright {
 inline namespace OPWRIGHT_ISA {
 namespace {
 
-// ---- the algorithms, for a float or a pack of floats
-// ----------------------------------------------
+// ---- the algorithms, for a float or a pack of floats --------------------------------------------
 
 OPWRIGHT_INLINE std::uint32_t select(bool mask, std::uint32_t a, std::uint32_t b) {
   return mask ? a : b;
@@ -64,8 +63,7 @@ OPWRIGHT_INLINE F float_of_half(U h) {
   return bits_as<F>(result | ((h & 0x8000u) << 16));
 }
 
-// ---- packs of 16-bit patterns
-// ---------------------------------------------------------------------
+// ---- packs of 16-bit patterns -------------------------------------------------------------------
 
 template <class W, int... I>
 OPWRIGHT_INLINE W odd_lanes(W low, W high, Indices<I...>) {
@@ -201,8 +199,7 @@ OPWRIGHT_INLINE Pack<float, 2 * sizeof(H)> float_of_half_bits(H h) {
   }
 }
 
-// ---- one interface for the storage types
-// -----------------------------------------------------------
+// ---- one interface for the storage types --------------------------------------------------------
 
 /// double to float, to odd: where inexact, the neighbour with an odd last bit. Rounding that to 16
 /// bits gives what rounding x itself would. Overflow gives the largest finite float.

@@ -122,8 +122,7 @@ OPWRIGHT_INLINE V expm1(V x) {
   }
 }
 
-// ---- sigmoid and silu
-// -----------------------------------------------------------------------------
+// ---- sigmoid and silu ---------------------------------------------------------------------------
 
 /// 1 + e^v for |v| <= Table::kLogisticEnd. With e^v = 2^n (1 + s) it is (1 + 2^n) + 2^n s, and what
 /// the first sum loses, if n is large, is added to the last term: one rounding counts.

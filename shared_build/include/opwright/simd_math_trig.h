@@ -34,8 +34,7 @@ OPWRIGHT_INLINE TwoParts<V> exact_difference(V a, V b) {
   return {difference, (a - a_part) - (b + b_part)};
 }
 
-// ---- arguments of any size
-// ------------------------------------------------------------------------
+// ---- arguments of any size ----------------------------------------------------------------------
 
 // The first 1216 bits of 2/pi behind 64 zeros.
 constexpr std::uint64_t kTwoOverPiBits[] = {
@@ -123,8 +122,7 @@ __attribute__((noinline, cold)) void reduce_large_lanes(const V* x, PiReduced<V>
   }
 }
 
-// ---- arguments below Table::kTrigonometricEnd
-// -------------------------------------------------------
+// ---- arguments below Table::kTrigonometricEnd ---------------------------------------------------
 
 template <class V>
 OPWRIGHT_INLINE PiReduced<V> reduce_small(V x) {
@@ -175,8 +173,7 @@ OPWRIGHT_INLINE PiReduced<V> reduce_by_half_pi(V x) {
   return r;
 }
 
-// ---- sin and cos
-// ----------------------------------------------------------------------------------
+// ---- sin and cos --------------------------------------------------------------------------------
 
 template <class V>
 struct SinCos {

@@ -11,8 +11,7 @@ namespace opwright {
 inline namespace OPWRIGHT_ISA {
 namespace {
 
-// ---- whole packs
-// ----------------------------------------------------------------------------------
+// ---- whole packs --------------------------------------------------------------------------------
 
 template <class V>
 OPWRIGHT_INLINE V load_pack(const void* from) {
@@ -36,8 +35,7 @@ OPWRIGHT_INLINE void store_bits(char* to, T bits) {
   __builtin_memcpy(to, &bits, sizeof(T));
 }
 
-// ---- n bytes of a pack
-// ------------------------------------------------------------------------------
+// ---- n bytes of a pack --------------------------------------------------------------------------
 
 /// The first n of the elements of Size bytes that make up a word of 8, 0 < n < 8 / Size, in the low
 /// bytes; the rest zero.
@@ -155,8 +153,7 @@ OPWRIGHT_INLINE void store_pack_partial(void* to, V v, int n) {
   store_pieces(static_cast<char*>(to), v, n);
 }
 
-// ---- storage types
-// ----------------------------------------------------------------------------------
+// ---- storage types ------------------------------------------------------------------------------
 
 template <class S>
 constexpr bool kIsLow = kSame<S, BFloat16> || kSame<S, Half>;
@@ -277,8 +274,7 @@ OPWRIGHT_INLINE void store2(S* to, V low, V high) {
   }
 }
 
-// ---- stores that pass the caches by
-// -------------------------------------------------------------------
+// ---- stores that pass the caches by -------------------------------------------------------------
 
 /// What `to` of stream2 must be a multiple of: the register that is written, whatever S and A.
 constexpr int kStreamAlignment = kVectorBytes < kNativeBytes ? kVectorBytes : kNativeBytes;

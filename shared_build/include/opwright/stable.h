@@ -19,8 +19,7 @@ namespace opwright {
 using torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// ---- dtypes
-// ---------------------------------------------------------------------------------------------------------
+// ---- dtypes -------------------------------------------------------------------------------------
 
 inline int32_t dtype_code(const Tensor& tensor) {
   int32_t code = 0;
@@ -101,8 +100,7 @@ inline int64_t element_size(DType type) {
   return type == DType::float64 ? 8 : type == DType::float32 ? 4 : 2;
 }
 
-// ---- shapes
-// ---------------------------------------------------------------------------------------------------------
+// ---- shapes -------------------------------------------------------------------------------------
 
 struct Shape {
   const int64_t* data;
@@ -136,8 +134,7 @@ inline bool same(Shape a, Shape b) {
   return true;
 }
 
-// ---- memory
-// ---------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 // A new contiguous CPU tensor, uninitialised.
 inline Tensor empty(const int64_t* size, int64_t ndim, DType type) {

@@ -148,8 +148,7 @@ void gated_backward(const RmsNormGatedBackward& p) {
   });
 }
 
-// ---- dispatch
-// -------------------------------------------------------------------------------------------------------
+// ---- dispatch -----------------------------------------------------------------------------------
 
 template <class F>
 void with_activation(Activation activation, const F& f) {

@@ -26,8 +26,7 @@ namespace {
 constexpr int64_t kFewRows = 16;       // up to this many rows, threads share the columns
 constexpr int64_t kLongRow = 1 << 15;  // of rows with at least this many
 
-// ---- forward
-// --------------------------------------------------------------------------------------------------------
+// ---- forward ------------------------------------------------------------------------------------
 
 template <class A, class S>
 double sum_of_squares(const S* v, int64_t n) {
@@ -202,8 +201,7 @@ void add_forward(const RmsNormForward& p) {
   });
 }
 
-// ---- backward
-// -------------------------------------------------------------------------------------------------------
+// ---- backward -----------------------------------------------------------------------------------
 
 // sum of g * x^ over n columns, with g = dy * s and x^ = v * r.
 template <class A, class S, class O>
@@ -361,8 +359,7 @@ void backward(const RmsNormBackward& p) {
   }
 }
 
-// ---- weights
-// --------------------------------------------------------------------------------------------------------
+// ---- weights ------------------------------------------------------------------------------------
 
 template <class From, class A>
 void convert(const Convert& p) {
@@ -406,8 +403,7 @@ void combine_parts(const CombineParts& p) {
                });
 }
 
-// ---- dispatch: the one place where types become templates
-// -----------------------------------------------------------
+// ---- dispatch: the one place where types become templates ---------------------------------------
 
 // Calls f(Type<O>, rounding) for the outputs that T allows: T itself, or fp32 for a narrower T that
 // a weight promoted. Rounding to T says nothing when arithmetic is in T.
