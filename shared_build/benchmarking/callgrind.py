@@ -1,10 +1,10 @@
 """Instruction counts of an operator's kernels as a regression gate: the same to the instruction on every run.
 
-`python -m shared_build.benchmarking.callgrind <operator>` builds a program without torch from the operator's
-AVX2 kernel objects and its calls (packages/<operator>/benchmarks/callgrind), counts the instructions
-of each call under valgrind, and compares with the committed baseline of this compiler. A call that grew by more than
-2% fails the gate; `--update` writes the counts as the new baseline, to be committed with the change that explains
-them.
+`python -m shared_build.benchmarking.callgrind <operator>` builds a program without torch from the
+operator's AVX2 kernel objects and its calls (packages/<operator>/benchmarks/callgrind), counts the
+instructions of each call under valgrind, and compares with the committed baseline of this compiler. A
+call that grew by more than 2% fails the gate; `--update` writes the counts as the new baseline, to be
+committed with the change that explains them.
 
 Exit status: 0 within the margin, 1 a call grew, is new or is gone, 2 nothing can be said here (no valgrind,
 compiler or baseline for it, another processor), 3 the build or the run failed.

@@ -1,1 +1,7 @@
-"""Benchmarks of the RMS norm operators: `cases.py` says what is measured, the other modules are asv's."""
+"""Benchmarks of the RMS norm operators: `cases.py` says what is measured, `bench_rms_norm.py` is for asv."""
+
+import sys
+from pathlib import Path
+
+# asv imports this package alone, from wherever it was started; what the benchmarks share lies beside it.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
