@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).absolute().parents[2]
 
 
 def editable_builds() -> str:
-    """Build folders of editable installs; a child that gets them in SKBUILD_EDITABLE_SKIP does not rebuild."""
+    """Build folders of editable installs: a child with these in SKBUILD_EDITABLE_SKIP does not rebuild."""
     finders = [f for f in sys.meta_path if type(f).__name__ == "ScikitBuildRedirectingFinder"]
     return os.pathsep.join(str(f.path) for f in finders if getattr(f, "path", None))
 

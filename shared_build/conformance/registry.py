@@ -82,7 +82,12 @@ class Invocation:
         """Stable: spec/check/variant."""
         return f"{self.spec.name if self.spec else 'package'}/{self.check.name}/{self.variant.id}"
 
-    def __call__(self) -> None:
+    def __call__(self) -> dict[str, float]:
+        """Run the check; returns the figures it measured (ulp errors), worst first seen, by name.
+
+        Raises:
+            ConformanceError: the check failed, or the operator raised where it must not.
+        """
         v = self.variant
         run = Run(self.package, self.check.name, self.id, self.spec, v.case, v.dtype, v.device, v.extra)
         try:
@@ -92,6 +97,7 @@ class Invocation:
         except Exception as error:
             text = f"unexpected {type(error).__name__}: {error}"
             raise ConformanceError(self.check.name, run.report(text)) from error
+        return run.figures
 
 
 def load_checks() -> None:
@@ -141,7 +147,10 @@ def only(package: Package, patterns: Iterable[str], *, slow: bool = True) -> lis
 
 
 def load_package(origin: str | pathlib.Path) -> Package:
-    """PACKAGE of a spec file, or PACKAGES[name] for "file::name"; loaded by path under a name of its own."""
+    """PACKAGE of a spec file, or PACKAGES[name] for "file::name"; loaded by path under a name of its own.
+
+    The file can import modules beside it; their names must be unique among packages (`<op>_cases`).
+    """
     file, _, chosen = str(origin).partition("::")
     path = pathlib.Path(file).resolve()
     name = "conformance_spec_" + "_".join(path.with_suffix("").parts[-3:]).replace("-", "_")
@@ -151,6 +160,13 @@ def load_package(origin: str | pathlib.Path) -> Package:
             raise ImportError(f"conformance: expected a Python file, but got {path}")
         module = importlib.util.module_from_spec(located)
         sys.modules[name] = module
-        located.loader.exec_module(module)
+        sys.path.insert(0, str(path.parent))
+        try:
+            located.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        finally:
+            sys.path.remove(str(path.parent))
     module = sys.modules[name]
     return module.PACKAGES[chosen] if chosen else module.PACKAGE

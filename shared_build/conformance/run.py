@@ -46,6 +46,7 @@ class Run:
     seed: int = 0
     tensors: Tensors = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
+    figures: dict[str, float] = dataclasses.field(default_factory=dict)
 
     # -- inputs -------------------------------------------------------------------------------------
 
@@ -111,7 +112,7 @@ class Run:
     def function(
         self, names: Sequence[str], tensors: Tensors, options: Options | None = None, route: str = "public"
     ) -> Function:
-        """The operator as a function of the named arguments only, in that order; mutated ones are cloned."""
+        """The operator as a function of the named arguments, in that order; mutated ones are cloned."""
         given = self.case.options if options is None else options
         if route == "reference":
             return positional(self.spec.reference, names, tensors, given)
@@ -165,11 +166,13 @@ class Run:
         direction: str = "forward",
         max_ulp: float | None = None,
     ) -> None:
-        """Fail unless the error rule holds for this result (in float64: equality with the golden to 1e-12)."""
+        """Fail unless the error rule holds for this result (in float64: equal to the golden to 1e-12)."""
         if got.dtype == eager.dtype == torch.float64:
             self.close(label, got, golden)
             return
         verdict = ulp.judge(got, golden, eager, direction, max_ulp)
+        for name, value in verdict.figures().items():
+            self.figures[name] = max(value, self.figures.get(name, 0.0))
         if verdict.problem:
             self.fail(
                 f"{label}: {verdict.problem}"

@@ -58,12 +58,28 @@ def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The outcome of the error rule: `problem` is None when it holds, else says what was exceeded."""
+    """The outcome of the error rule: `problem` is None when it holds, else says what was exceeded.
+
+    max_ulp, p99_ulp and max_abs are the operator's errors, eager_max_ulp is eager's; of_limit is the largest
+    error as a fraction of what the rule allows.
+    """
 
     problem: str | None
-    max_ulp: float
-    max_abs: float
-    worst: tuple[int, ...] | None
+    max_ulp: float = 0.0
+    p99_ulp: float = 0.0
+    eager_max_ulp: float = 0.0
+    max_abs: float = 0.0
+    of_limit: float = 0.0
+    worst: tuple[int, ...] | None = None
+
+    def figures(self) -> dict[str, float]:
+        """The numbers worth publishing."""
+        return {
+            "max_ulp": self.max_ulp,
+            "p99_ulp": self.p99_ulp,
+            "eager_max_ulp": self.eager_max_ulp,
+            "of_limit": self.of_limit,
+        }
 
 
 def judge(
@@ -79,18 +95,17 @@ def judge(
     Where eager is not finite, got must hold the same non-finite value; elsewhere it must be finite.
     """
     if got.shape != eager.shape or got.dtype != eager.dtype:
-        return Verdict(
-            f"expected {eager.dtype} {tuple(eager.shape)}, but got {got.dtype} {tuple(got.shape)}", 0, 0, None
-        )
+        return Verdict(f"expected {eager.dtype} {tuple(eager.shape)}, but got {got.dtype} {tuple(got.shape)}")
     if got.numel() == 0:
-        return Verdict(None, 0.0, 0.0, None)
+        return Verdict(None)
     got, golden, eager = got.detach().cpu(), golden.detach().cpu(), eager.detach().cpu()
     finite = torch.isfinite(eager)
     special = ~finite & ~((got == eager) | (got.isnan() & eager.isnan()))
     special |= finite & ~torch.isfinite(got)
     if special.any():
         where = _index(special.double())
-        return Verdict("non-finite values differ from the reference", math.inf, math.inf, where)
+        problem = "non-finite values differ from the reference"
+        return Verdict(problem, max_ulp=math.inf, max_abs=math.inf, worst=where)
     mask = finite & torch.isfinite(golden)
     error = torch.where(mask, (got.double() - golden).abs(), 0.0)
     ulps = torch.where(mask, ulp_error(got, golden), 0.0)
@@ -98,7 +113,15 @@ def judge(
     size = torch.where(mask, golden.abs(), 0.0)
     largest, limit = float(error.max()), RATIO[direction] * float(base.max())
     floor = float(spacing(size.max(), got.dtype))
-    found = Verdict(None, float(ulps.max()), largest, _index(error))
+    found = Verdict(
+        None,
+        max_ulp=float(ulps.max()),
+        p99_ulp=float(ulps.reshape(-1).kthvalue(max(1, round(0.99 * ulps.numel()))).values),
+        eager_max_ulp=float(torch.where(mask, ulp_error(eager, golden), 0.0).max()),
+        max_abs=largest,
+        of_limit=largest / (limit + floor),
+        worst=_index(error),
+    )
     if largest > limit + floor:
         return dataclasses.replace(
             found,

@@ -12,5 +12,6 @@ PACKAGE = load_package(pathlib.Path(__file__).with_name("spec.py"))
 
 
 @pytest.mark.parametrize("check", conform(PACKAGE))
-def test_conformance(check):
-    check()
+def test_conformance(check, record_property):
+    for name, value in check().items():
+        record_property(name, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch.autograd.gradcheck import GradcheckError
@@ -156,7 +157,7 @@ class _Produced(TorchDispatchMode):
         self.elements = 0
         self.calls: list[str] = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not func.namespace.startswith(("aten", "prim", "profiler")):
             self.calls.append(func.name())

@@ -135,7 +135,7 @@ def export(run: Run) -> None:
     except Exception as error:
         run.fail(f"{type(error).__name__}: {error}")
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "program.pt2")
+        path = f"{folder}/program.pt2"
         torch.export.save(program, path)
         loaded = torch.export.load(path).module()
     given = _named(run, second, False)
@@ -210,7 +210,7 @@ BOOKKEEPING = {
 }
 
 
-# -- Inductor -------------------------------------------------------------------------------------------------
+# -- Inductor --------------------------------------------------------------------------------------------
 
 
 def inductor_variants(spec: Spec) -> Iterator[Variant]:
@@ -224,7 +224,7 @@ def inductor_variants(spec: Spec) -> Iterator[Variant]:
 
 @check("inductor", inductor_variants, marks=("compile",))
 def inductor(run: Run) -> None:
-    """Compiled by Inductor between pointwise neighbours and below a transpose: eager's bits, gradients too."""
+    """Compiled by Inductor between pointwise neighbours, below a transpose: eager's values and gradients."""
     wanted = data.differentiable(run.case) if run.spec.differentiable else []
     given = {n: t for n, t in run.inputs(grad=wanted).items() if t is not None}
     f = _runner(run, list(given), run.options())
@@ -249,7 +249,7 @@ def inductor(run: Run) -> None:
     run.same("compiled by Inductor", _detached(got), _detached(expected), exact=False)
 
 
-# -- AOTInductor ----------------------------------------------------------------------------------------------
+# -- AOTInductor -----------------------------------------------------------------------------------------
 
 
 def aoti_variants(spec: Spec) -> Iterator[Variant]:
@@ -263,12 +263,12 @@ def aoti(run: Run) -> None:
     first, second = _cases(run.spec)
     program, _ = exported(run, first)
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "model.pt2")
+        path = f"{folder}/model.pt2"
         torch._inductor.aoti_compile_and_package(program, package_path=path)
         run.case = second
         given = _named(run, second, False)
-        inputs = os.path.join(folder, "inputs.pt")
-        outputs = os.path.join(folder, "outputs.pt")
+        inputs = f"{folder}/inputs.pt"
+        outputs = f"{folder}/outputs.pt"
         torch.save([t.detach() for t in given.values()], inputs)
         payload = {
             "origin": str(run.package.origin),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import pathlib
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
@@ -44,15 +44,15 @@ def _group(payload: Mapping[str, str]) -> list[str]:
     multiprocessing.start_processes(_rank, (payload,), nprocs=RANKS, start_method="spawn")
     problems = []
     for rank in range(RANKS):
-        with open(os.path.join(payload["folder"], f"rank{rank}")) as file:
-            problems += [line for line in file.read().split("\0") if line]
+        text = pathlib.Path(payload["folder"], f"rank{rank}").read_text()
+        problems += [line for line in text.split("\0") if line]
     return problems
 
 
 def _rank(rank: int, payload: Mapping[str, str]) -> None:
     import torch.distributed as dist
 
-    store = dist.FileStore(os.path.join(payload["folder"], "store"), RANKS)
+    store = dist.FileStore(f"{payload['folder']}/store", RANKS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
     torch.set_num_threads(1)
     package = load_package(payload["origin"])
@@ -70,8 +70,7 @@ def _rank(rank: int, payload: Mapping[str, str]) -> None:
             problems += [f"{label}: {text}" for text in _trained(case, rank)]
         except Exception:
             problems.append(f"{label}: {traceback.format_exc()}")
-    with open(os.path.join(payload["folder"], f"rank{rank}"), "w") as file:
-        file.write("\0".join(problems))
+    pathlib.Path(payload["folder"], f"rank{rank}").write_text("\0".join(problems))
     dist.destroy_process_group()
 
 
@@ -187,7 +186,7 @@ def _refuses(payload: Mapping[str, str]) -> str:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    store = dist.FileStore(os.path.join(payload["folder"], "store"), 1)
+    store = dist.FileStore(f"{payload['folder']}/store", 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     package = load_package(payload["origin"])
     spec = package.spec(payload["spec"])

@@ -35,7 +35,7 @@ def _call(run: Run, tensors: Tensors, route: str = "public") -> None:
 
 @check("mutation", mutating)
 def mutation(run: Run) -> None:
-    """The declared arguments change, hold the reference's values, are what is returned, bump their version."""
+    """The declared arguments change to the reference's values, are what is returned, and count a version."""
     tensors = run.inputs()
     expected = run.eager(tensors)
     golden = run.golden(tensors)

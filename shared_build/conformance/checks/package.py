@@ -80,7 +80,7 @@ def _state() -> dict[str, Any]:
 
     return {
         "the floating-point state (flush-to-zero or rounding)": _float_state(),
-        "the number of threads": len(os.listdir("/proc/self/task")),
+        "the number of threads": len(list(pathlib.Path("/proc/self/task").iterdir())),
         "the number of Python threads": threading.active_count(),
         "memory that is writable and executable": len(_writable_code()),
         "torch's number of threads": torch.get_num_threads(),
@@ -180,7 +180,7 @@ def _load_twice(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 @check("loaded_twice", once, whole_package=True, marks=("isolated",))
 def loaded_twice(run: Run) -> None:
-    """Loaded again, from a copy at another path, and imported a second time: it works or says what is wrong."""
+    """Loaded again, from a copy elsewhere, and imported a second time: it works or says what is wrong."""
     with tempfile.TemporaryDirectory() as folder:
         payload = {"module": run.package.module, "path": list(run.package.path), "folder": folder}
         found = run_child(f"{__name__}:_load_twice", payload)

@@ -42,7 +42,7 @@ def once(package: Package) -> Iterator[Variant]:
 
 @dataclasses.dataclass
 class Prepared:
-    """Everything that one call forward and backward needs, made beforehand: the call itself runs no aten loop."""
+    """Everything that a call forward and backward needs, made before: the call itself runs no aten loop."""
 
     spec: Spec
     options: Options
@@ -191,7 +191,7 @@ def levels(run: Run) -> None:
     if os.environ.get(run.package.capability_variable, machine.available(run.package)[-1]) == level:
         return  # this process runs all checks at that level already
     patterns = [word for name in LEVEL_CHECKS for word in ("--only", f"*/{name}/*")]
-    command = [sys.executable, "-m", "shared_build.conformance", os.path.abspath(origin), *patterns]
+    command = [sys.executable, "-m", "shared_build.conformance", origin, *patterns]
     done = run_command(command, env=env, timeout=600)
     run.require(done.returncode == 0, f"at kernel level {level}:\n{done.stderr[:4000]}\n{done.stdout[-200:]}")
 

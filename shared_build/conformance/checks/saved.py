@@ -64,7 +64,7 @@ def saved_edit(run: Run) -> None:
 
 @check("saved_hooks", routed)
 def saved_hooks(run: Run) -> None:
-    """saved_tensors_hooks see every saved tensor: clones work, save_on_cpu works, the bytes are as claimed."""
+    """saved_tensors_hooks see every saved tensor: clones and save_on_cpu work, the bytes are as claimed."""
     wanted = data.differentiable(run.case)
     route = run.extra["route"]
     expected = run.gradients(run.inputs(), wanted, route=route)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import torch
 import torch.autograd.forward_ad as forward_ad
 
@@ -241,7 +243,7 @@ class WrongBatchDim(AddScale):
 class ClaimsNoVmap(AddScale):
     """The spec says that vmap raises, but it works."""
 
-    claims = {"vmap": "raises"}
+    claims = MappingProxyType({"vmap": "raises"})
 
 
 @fault("vmap", "not by a loop, raises RuntimeError.*[fF]allback")

@@ -86,9 +86,9 @@ class StridedOutput(AddScale):
 class Leak(AddScale):
     """Every call leaves a tensor behind."""
 
-    kept: list = []
+    kept = ()
 
     def kernel(self, x, y, weight, eps):
         results = super().kernel(x, y, weight, eps)
-        self.kept.append(results[0].clone())
+        self.kept = (*self.kept, results[0].clone())
         return results

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import torch
 
 from shared_build.tests.conformance.zoo.faults import fault
@@ -32,7 +34,7 @@ class FakeStrides(AddScale):
     """The fake keeps the strides of the input: right for contiguous samples."""
 
     def fake(self, x, y, weight, eps):
-        output, total, rstd = super().fake(x, y, weight, eps)
+        _, total, rstd = super().fake(x, y, weight, eps)
         return torch.empty_like(x), total, rstd
 
 
@@ -184,7 +186,7 @@ class ReplicatedWeightGradient(AddScale):
 class UnclaimedSharding(AddScale):
     """DTensors are accepted, though the spec claims no sharding."""
 
-    claims = {"shardings": ()}
+    claims = MappingProxyType({"shardings": ()})
 
 
 @fault("aoti", "was not set up", slow=True)

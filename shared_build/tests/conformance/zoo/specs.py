@@ -1,4 +1,4 @@
-"""PACKAGES: every animal of the zoo by name, built when it is asked for. Loaded by path in child processes."""
+"""PACKAGES: every animal of the zoo by name, built when asked for. Loaded by path in child processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from shared_build.conformance import Arg, ModuleCase, Package
-from shared_build.tests.conformance.zoo.operator import EPS, AddScale, inplace_spec_of, instance, spec_of
+from shared_build.tests.conformance.zoo.cases import inplace_spec_of, spec_of
+from shared_build.tests.conformance.zoo.operator import EPS, AddScale, instance
 
 HERE = pathlib.Path(__file__).absolute()
 LEVELS = ("default", "wide")

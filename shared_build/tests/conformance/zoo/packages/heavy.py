@@ -1,2 +1,1 @@
 """Imports a module that costs a second."""
-
