@@ -200,10 +200,15 @@ def milestone(options: argparse.Namespace, steps: Steps) -> tuple[Path, dict[str
             )
             (partial / "requirements.txt").write_text(building.pins(python, files), encoding="utf-8")
 
-            steps.step("Running the contract's proofs against the installed wheel")
             suite, results = work / "suite", partial / "results"
             shutil.copytree(partial / "tests", suite)
             results.mkdir()
+            if contract.measured and not options.skip_performance:
+                # First, because it is short: what it needs is missing now or never.
+                steps.step("Profiling the operator and a model block")
+                _profile(python, suite, contract.operator, partial / "profile")
+
+            steps.step("Running the contract's proofs against the installed wheel")
             flags: list[str | Path] = [
                 "--contract",
                 partial / "contract.toml",
@@ -216,10 +221,6 @@ def milestone(options: argparse.Namespace, steps: Steps) -> tuple[Path, dict[str
             flags += ["--enforce-manylinux"] if options.enforce_manylinux else []
             flags += ["--skip-performance"] if options.skip_performance else []
             run_check(python, suite, flags, steps.event)
-            if contract.measured and not options.skip_performance:
-                steps.step("Profiling the operator and a model block")
-                _profile(python, suite, contract.operator, partial / "profile")
-
             steps.step("Writing the report")
             report = _finish(partial, options, built, built_with, _revision(package))
         steps.finish()
