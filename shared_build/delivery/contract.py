@@ -189,9 +189,12 @@ def _criteria(data: dict[str, Any]) -> Iterator[Criterion]:
                 continue  # a limit or a device that promises nothing
             figure, at_most, at_least = item.get("figure"), item.get("at_most"), item.get("at_least")
             unit = item.get("unit", "")
-            if "k" in item:
-                figure, at_most = figure or f"error_ratio_{item['direction']}", item["k"]
-                unit = unit or "times eager's error"
+            if "k" in item and figure:
+                at_most = item["k"]
+            elif "k" in item:
+                # The suite applies the rule with its k, which package_problems compares with this one.
+                figure, at_most = "of_limit", 1.0
+                unit = unit or f"of the allowed error (k = {item['k']:g})"
             elif "max_ulp" in item:
                 figure, at_most, unit = figure or "max_ulp", item["max_ulp"], unit or "ulp"
             yield Criterion(
@@ -259,6 +262,7 @@ def package_problems(contract: Contract) -> list[str]:
             if missing:
                 problems.append(f"{criterion.id}: expected a proof that exists, but got {test!r}: {missing}")
     problems += proofs.missing_cases(root, contract.data)
+    problems += proofs.other_rules(root, contract.data)
     return problems
 
 

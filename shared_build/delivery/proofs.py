@@ -90,3 +90,21 @@ def missing_cases(root: Path, data: dict[str, Any]) -> list[str]:
     texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     cases = dict.fromkeys((key, entry["case"]) for key, entry in wanted if entry["case"] not in texts)
     return [f"{key}: expected a case of benchmarks/cases.py, but got {case!r}" for key, case in cases]
+
+
+def other_rules(root: Path, data: dict[str, Any]) -> list[str]:
+    """Return a problem for each ``k`` that is not the one by which the conformance suite judges."""
+    claimed = [item for item in data.get("accuracy", []) if "k" in item and "figure" not in item]
+    if not claimed:
+        return []
+    file = root / "shared_build" / "conformance" / "ulp.py"
+    applied: dict[str, float] = {}
+    for node in ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else ():
+        if isinstance(node, ast.Assign) and any(ast.unparse(t) == "RATIO" for t in node.targets):
+            applied = ast.literal_eval(node.value)
+    return [
+        f"accuracy/{item['id']}: expected k = {applied.get(item['direction'])}, by which the suite judges the "
+        f"{item['direction']} direction, but got {item['k']}"
+        for item in claimed
+        if applied.get(item["direction"]) != item["k"]
+    ]

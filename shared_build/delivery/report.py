@@ -162,13 +162,14 @@ def highlights(criteria: list[dict[str, Any]], skips: list[dict[str, Any]]) -> l
         if values:
             low, high = number(min(values)), number(max(values))
             tiles.append({"figure": f"{low}–{high}×" if low != high else f"{low}×", "label": label})
-    ratios = [
+    used = [
         c["figure"]
         for c in criteria
-        if c["section"] == "accuracy" and "eager" in c["unit"] and c["figure"] is not None
+        if c["unit"].startswith("of the allowed error") and c["figure"] is not None
     ]
-    if ratios:
-        tiles.append({"figure": f"{number(max(ratios))}×", "label": "of eager's error at worst, same dtype"})
+    if used:
+        label = "of the allowed error at worst, against float64"
+        tiles.append({"figure": f"{max(used):.0%}", "label": label})
     suite = next((c for c in criteria if c["id"] == "suite/all-tests-pass"), None)
     if suite is not None:
         skipped = sum(skip["count"] for skip in skips)

@@ -114,6 +114,7 @@ id = "forward"
 claim = "The error is small."
 direction = "forward"
 dtypes = ["fp32"]
+figure = "error_ratio_forward"
 k = 2.0
 tests = ["tests/test_demo.py::test_error"]
 

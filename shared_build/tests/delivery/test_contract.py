@@ -103,6 +103,25 @@ def test_every_violation_is_told_at_once():
     assert len(problems) == 3
 
 
+def test_the_error_rule_is_the_one_that_the_suite_applies(tmp_path):
+    contract = demo.CONTRACT.replace('figure = "error_ratio_forward"\n', "")
+    package = demo.make_package(tmp_path, contract=contract)
+    loaded = load_contract(package)
+    (rule,) = (c for c in loaded.criteria if c.section == "accuracy")
+    assert (rule.figure, rule.bound) == ("of_limit", "at most 1 of the allowed error (k = 2)")
+    missing = "accuracy/forward: expected k = None"
+    assert any(problem.startswith(missing) for problem in package_problems(loaded))
+    (package / "shared_build" / "conformance").mkdir()
+    (package / "shared_build" / "conformance" / "ulp.py").write_text(
+        'RATIO = {"forward": 2.0, "backward": 3.0}\n'
+    )
+    assert package_problems(loaded) == []
+    (package / "contract.toml").write_text(contract.replace("k = 2.0", "k = 0.5"))
+    assert package_problems(load_contract(package)) == [
+        "accuracy/forward: expected k = 2.0, by which the suite judges the forward direction, but got 0.5"
+    ]
+
+
 def test_a_device_that_never_ran_needs_no_test():
     assert (
         changed(lambda d: d["devices"][0].update(status="not built yet") or d["devices"][0].pop("tests"))
