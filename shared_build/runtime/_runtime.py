@@ -19,9 +19,14 @@ __all__ = ["DifferentiableOp", "load_library", "once", "refuse_gradients", "tran
 NAMESPACE = "opwright"
 TORCH_FLOOR = (2, 11)
 
-# The types whose call goes straight to a kernel; a subclass (DTensor, FakeTensor) goes through the
-# dispatcher.
-_PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+# The types whose call goes straight to a kernel; subclasses (DTensor, FakeTensor) take the dispatcher's way.
+_PLAIN = frozenset((Tensor, torch.nn.Parameter, torch.nn.Buffer, type(None)))
+
+# Functions that every call asks, bound once.
+_is_compiling = torch.compiler.is_compiling
+_modes = torch._C._len_torch_dispatch_stack
+_functorch = torch._C._are_functorch_transforms_active
+_grad_enabled = torch.is_grad_enabled
 
 
 def load_library(package: str, probe: str) -> None:
@@ -77,20 +82,21 @@ def once(name: str, register: Callable[[torch.library.Library], None]) -> None:
 
 def transforms_active() -> bool:
     """Whether a functorch transform or a level of forward-mode AD is active, which kernels do not see."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return _functorch() or forward_ad._current_level >= 0
 
 
 class DifferentiableOp:
     """A call of an operator by the cheapest way that is right in the caller's situation.
 
     The dispatcher holds the operator twice: ``name``, with autograd registered from here, and ``name_raw``,
-    the same kernel without. A call goes
+    the same kernel without. A forward operator may have a third form, ``inference``, which returns the public
+    results only. A call goes
 
     1. to ``name`` under ``torch.compile`` and ``torch.export``, under a dispatch mode and for tensor
-    subclasses;
+       subclasses;
     2. to the reference under a functorch transform or forward-mode AD, which it supports and a kernel cannot;
     3. through a ``torch.autograd.Function`` around ``name_raw`` if an input requires grad;
-    4. to ``name_raw`` otherwise, which pays for no autograd.
+    4. to ``inference``, or ``name_raw``, otherwise, which pays for no autograd.
 
     ``save`` and ``backward`` serve both forms of autograd.
 
@@ -99,6 +105,10 @@ class DifferentiableOp:
         reference: the golden implementation with the operator's arguments and results.
         save: ``save(ctx, inputs, outputs)`` keeps what ``backward`` needs.
         backward: ``backward(ctx, *grad_outputs)`` returns one gradient, or None, per argument.
+        inference: name of the form that keeps nothing for a backward.
+        public: takes the results that ``inference`` has out of all results; all of them without one.
+        in_backward: whether the operator runs in backward passes, where gradients may come in batches.
+        for_subclass: called before a call with a tensor subclass.
     """
 
     def __init__(
@@ -108,14 +118,23 @@ class DifferentiableOp:
         reference: Callable[..., Any],
         save: Callable[[Any, tuple[Any, ...], Any], None],
         backward: Callable[..., Any],
+        inference: str | None = None,
+        public: Callable[[Any], Any] | None = None,
+        in_backward: bool = False,
+        for_subclass: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
         self.reference = reference
         self.save = save
         self.backward = backward
+        self.public = public or (lambda results: results)
+        self.in_backward = in_backward
+        self.for_subclass = for_subclass
         packet = getattr(torch.ops, NAMESPACE)
         self.op = getattr(packet, name).default
         self.raw = getattr(packet, f"{name}_raw").default
+        # What an OpOverload calls by itself; a Python frame less for the shortest calls.
+        self.inference = (getattr(packet, inference).default if inference else self.raw)._op
         self.function = _make_function(name, self.raw, save, backward)
 
     def register(self, library: torch.library.Library) -> None:
@@ -153,24 +172,24 @@ class DifferentiableOp:
         library.impl(self.name, kernel, "Autograd", with_keyset=True)
 
     def __call__(self, *args: Any) -> Any:
-        """Call the operator; positional arguments in the order of its schema."""
-        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-            return self.op(*args)
-        if transforms_active():
-            return self.reference(*args)
-        requires_grad = False
-        for arg in args:
-            if isinstance(arg, Tensor):
-                if type(arg) not in _PLAIN:
-                    return self.op(*args)
-                # autograd.grad(is_grads_batched=True) batches with an older kind of tensor, seen by no
-                # transform's flag.
-                if torch._C._functorch.is_legacy_batchedtensor(arg):
-                    return self.reference(*args)
-                requires_grad = requires_grad or arg.requires_grad
-        if requires_grad and torch.is_grad_enabled():
-            return self.function.apply(*args)
-        return self.raw(*args)
+        """Call the operator; positional arguments in the order of its schema, the first a tensor or None."""
+        if _is_compiling() or _modes():
+            return self.public(self.op(*args))
+        if _functorch() or forward_ad._current_level >= 0 or (self.in_backward and _any_batched(args)):
+            return self.public(self.reference(*args))
+        if type(args[0]) not in _PLAIN:
+            if self.for_subclass is not None:
+                self.for_subclass()
+            return self.public(self.op(*args))
+        if _grad_enabled() and _any_requires_grad(args):
+            return self.public(self.function.apply(*args))
+        return self.inference(*args)
+
+
+def _any_batched(args: tuple[Any, ...]) -> bool:
+    """Whether autograd.grad(is_grads_batched=True) batched an argument; no transform's flag tells."""
+    batched = torch._C._functorch.is_legacy_batchedtensor
+    return any(isinstance(arg, Tensor) and batched(arg) for arg in args)
 
 
 def _any_requires_grad(args: tuple[Any, ...]) -> bool:

@@ -6,6 +6,7 @@
 // Python (registration.py).
 #include <cmath>
 #include <tuple>
+#include <utility>
 
 #include "opwright/stable.h"
 #include "rms_norm.h"
@@ -91,56 +92,59 @@ DType check_weight(const OptionalTensor& weight, const Tensor& input, DType inpu
 
 // ---- weights ------------------------------------------------------------------------------------
 
-// A weight in the arithmetic's type, with the offset added: the tensor itself where that is what it
-// is.
+// A weight in the arithmetic's type, with the offset added: the tensor's own memory where that is
+// what it holds.
 struct Scale {
-  OptionalTensor holder;
+  Scale(const OptionalTensor& weight, DType weight_type, DType type, double offset)
+      : converted(converted_bytes(weight, weight_type, type, offset)) {
+    if (!weight) return;
+    const Shape shape = sizes(*weight), stride = strides(*weight);
+    const int64_t columns = shape[-1];
+    heads = shape.ndim == 2 ? shape[0] : 1;
+    const char* from = static_cast<const char*>(weight->const_data_ptr());
+    data = converted.data() ? static_cast<const void*>(converted.data()) : from;
+    if (!converted.data()) return;
+    const int64_t from_step = shape.ndim == 2 ? stride[0] * element_size(weight_type) : 0;
+    for (int64_t head = 0; head < heads; ++head) {
+      kernels().convert({columns, weight_type, type, offset, from + head * from_step, stride[-1],
+                         converted.data() + head * columns * element_size(type)});
+    }
+  }
+
+  Scratch<char> converted;
   const void* data = nullptr;
   int64_t heads = 1;
+
+ private:
+  // 0 where the weight can be read as it is.
+  static int64_t converted_bytes(const OptionalTensor& weight, DType weight_type, DType type,
+                                 double offset) {
+    if (!weight) return 0;
+    const Shape shape = sizes(*weight), stride = strides(*weight);
+    const bool contiguous = stride[-1] == 1 && (shape.ndim == 1 || stride[0] == shape[-1]);
+    if (weight_type == type && offset == 0 && contiguous) return 0;
+    return weight->numel() * element_size(type);
+  }
 };
 
-Scale make_scale(const OptionalTensor& weight, DType weight_type, DType type, double offset) {
-  Scale scale;
-  if (!weight) return scale;
-  const Shape shape = sizes(*weight), stride = strides(*weight);
-  const int64_t columns = shape[-1];
-  scale.heads = shape.ndim == 2 ? shape[0] : 1;
-  const bool contiguous = stride[-1] == 1 && (shape.ndim == 1 || stride[0] == columns);
-  if (weight_type == type && offset == 0 && contiguous) {
-    scale.holder = *weight;
-    scale.data = weight->const_data_ptr();
-    return scale;
-  }
-  scale.holder = empty(shape, type);
-  char* to = static_cast<char*>(scale.holder->mutable_data_ptr());
-  const char* from = static_cast<const char*>(weight->const_data_ptr());
-  scale.data = to;
-  const int64_t from_step = shape.ndim == 2 ? stride[0] * element_size(weight_type) : 0;
-  for (int64_t head = 0; head < scale.heads && columns > 0; ++head) {
-    kernels().convert({columns, weight_type, type, offset, from + head * from_step, stride[-1],
-                       to + head * columns * element_size(type)});
-  }
-  return scale;
-}
-
-// The partial sums of a weight's gradient and their end.
+// The partial sums of a weight's gradient, and how many parts they come in.
 struct WeightGrad {
-  OptionalTensor partial;
+  WeightGrad(bool wanted, int64_t rows, int64_t size, DType type)
+      : parts(weight_grad_parts(rows > 0 ? rows : 1)),
+        partial(wanted ? parts * size * element_size(type) : 0) {
+    // Without rows no kernel runs, and the sum of nothing is zero.
+    if (rows == 0 && partial.data())
+      __builtin_memset(partial.data(), 0, parts * size * element_size(type));
+  }
+  void* data() const { return partial.data(); }
+
   int64_t parts;
-  void* data() const { return partial ? partial->mutable_data_ptr() : nullptr; }
+  Scratch<char> partial;
 };
 
-WeightGrad make_partial(bool wanted, int64_t rows, int64_t size, DType type) {
-  WeightGrad grad{std::nullopt, weight_grad_parts(rows)};
-  if (!wanted) return grad;
-  const int64_t shape[] = {grad.parts, size};
-  grad.partial = empty(shape, 2, type);
-  return grad;
-}
-
-OptionalTensor combine(const WeightGrad& grad, const OptionalTensor& weight, DType weight_type,
-                       DType type) {
-  if (!grad.partial) return std::nullopt;
+OptionalTensor combine(const WeightGrad& grad, bool wanted, const OptionalTensor& weight,
+                       DType weight_type, DType type) {
+  if (!wanted) return std::nullopt;
   Tensor result = empty(sizes(*weight), weight_type);
   if (result.numel() > 0) {
     kernels().combine_parts(
@@ -173,8 +177,10 @@ void fill_nan(const Tensor& tensor) {
 
 // ---- rms_norm -----------------------------------------------------------------------------------
 
-std::tuple<Tensor, Tensor> rms_norm_forward(const Tensor& input, const OptionalTensor& weight,
-                                            double eps, double weight_offset, int64_t rounding) {
+// The output, and the statistics if they are to be kept.
+std::pair<Tensor, OptionalTensor> rms_norm(const Tensor& input, const OptionalTensor& weight,
+                                           double eps, double weight_offset, int64_t rounding,
+                                           bool keep_rstd) {
   constexpr const char* kOp = "rms_norm";
   RmsNormForward p{};
   p.input_type = p.residual_type = p.stream_type = check_input(input, kOp);
@@ -186,13 +192,14 @@ std::tuple<Tensor, Tensor> rms_norm_forward(const Tensor& input, const OptionalT
       p.rounding == Rounding::kLlama ? promote(p.input_type, weight_type) : p.input_type;
 
   Tensor output = empty(sizes(input), p.output_type);
-  Tensor rstd = empty_rstd(input, 0, p.input_type);
+  OptionalTensor rstd;
+  if (keep_rstd) rstd = empty_rstd(input, 0, p.input_type);
   p.columns = sizes(input)[-1];
   p.rows = rows_of(input);
-  if (p.columns == 0) fill_nan(rstd);
+  if (p.columns == 0 && rstd) fill_nan(*rstd);
   if (p.rows == 0 || p.columns == 0) return {output, rstd};
 
-  const Scale scale = make_scale(weight, weight_type, accumulate_type(p.input_type), weight_offset);
+  const Scale scale(weight, weight_type, accumulate_type(p.input_type), weight_offset);
   const RowsIn in = rows_in(input);
   p.heads = scale.heads;
   p.stream_stores = beyond_caches(p.rows * p.columns * element_size(p.output_type));
@@ -202,9 +209,20 @@ std::tuple<Tensor, Tensor> rms_norm_forward(const Tensor& input, const OptionalT
   p.weight = scale.data;
   p.output = output.mutable_data_ptr();
   p.output_layout = contiguous_rows(p.rows, p.columns);
-  p.rstd = rstd.mutable_data_ptr();
+  p.rstd = rstd ? rstd->mutable_data_ptr() : nullptr;
   kernels().forward(p);
   return {output, rstd};
+}
+
+std::tuple<Tensor, Tensor> rms_norm_forward(const Tensor& input, const OptionalTensor& weight,
+                                            double eps, double weight_offset, int64_t rounding) {
+  const auto [output, rstd] = rms_norm(input, weight, eps, weight_offset, rounding, true);
+  return {output, *rstd};
+}
+
+Tensor rms_norm_inference(const Tensor& input, const OptionalTensor& weight, double eps,
+                          double weight_offset, int64_t rounding) {
+  return rms_norm(input, weight, eps, weight_offset, rounding, false).first;
 }
 
 // Shared by the backward of rms_norm and of add_rms_norm: `value` is the input of the one,
@@ -243,12 +261,9 @@ std::tuple<OptionalTensor, OptionalTensor> backward(
 
   OptionalTensor grad_input;
   if (need_input) grad_input = empty(sizes(value), p.stream_type);
-  const Scale scale = make_scale(weight, weight_type, type, weight_offset);
+  const Scale scale(weight, weight_type, type, weight_offset);
   p.heads = scale.heads;
-  const WeightGrad weight_grad =
-      make_partial(need_weight, p.rows > 0 ? p.rows : 1, p.heads * p.columns, type);
-  if (p.rows == 0 && weight_grad.partial)
-    torch::stable::zero_(*const_cast<Tensor*>(&*weight_grad.partial));
+  const WeightGrad weight_grad(need_weight, p.rows, p.heads * p.columns, type);
   if (p.rows > 0 && p.columns > 0) {
     const RowsIn value_rows = rows_in(value);
     const RowsIn grad_rows = grad_output ? rows_in(*grad_output) : value_rows;
@@ -268,7 +283,7 @@ std::tuple<OptionalTensor, OptionalTensor> backward(
     p.parts = weight_grad.parts;
     kernels().backward(p);
   }
-  return {grad_input, combine(weight_grad, weight, weight_type, type)};
+  return {grad_input, combine(weight_grad, need_weight, weight, weight_type, type)};
 }
 
 std::tuple<OptionalTensor, OptionalTensor> rms_norm_backward(
@@ -308,11 +323,11 @@ RmsNormForward add_rms_norm_params(const char* op, const Tensor& input, const Te
 void run_add(RmsNormForward& p, const Tensor& input, const Tensor& residual,
              const OptionalTensor& weight, double weight_offset, const Tensor& output,
              RowLayout output_layout, const Tensor& residual_out, RowLayout residual_out_layout,
-             const Tensor& rstd) {
-  if (p.columns == 0) fill_nan(rstd);
+             const OptionalTensor& rstd) {
+  if (p.columns == 0 && rstd) fill_nan(*rstd);
   if (p.rows == 0 || p.columns == 0) return;
   const DType weight_type = weight ? float_dtype(*weight, "add_rms_norm", "weight") : p.input_type;
-  const Scale scale = make_scale(weight, weight_type, accumulate_type(p.input_type), weight_offset);
+  const Scale scale(weight, weight_type, accumulate_type(p.input_type), weight_offset);
   const RowsIn in = rows_in(input);
   // Beside an fp64 input the kernel takes fp64 residuals only; a narrower one, which no model has,
   // is widened first.
@@ -330,24 +345,44 @@ void run_add(RmsNormForward& p, const Tensor& input, const Tensor& residual,
   p.output_layout = output_layout;
   p.residual_out = residual_out.mutable_data_ptr();
   p.residual_out_layout = residual_out_layout;
-  p.rstd = rstd.mutable_data_ptr();
+  p.rstd = rstd ? rstd->mutable_data_ptr() : nullptr;
   kernels().forward(p);
+}
+
+// (output, residual_out), and the statistics if they are to be kept.
+std::tuple<Tensor, Tensor, OptionalTensor> add_rms_norm(const Tensor& input, const Tensor& residual,
+                                                        const OptionalTensor& weight, double eps,
+                                                        double weight_offset, int64_t rounding,
+                                                        int64_t statistics, bool keep_rstd) {
+  RmsNormForward p =
+      add_rms_norm_params("add_rms_norm", input, residual, weight, eps, rounding, statistics);
+  Tensor output = empty(sizes(input), p.output_type);
+  Tensor residual_out = empty(sizes(input), p.stream_type);
+  OptionalTensor rstd;
+  if (keep_rstd) rstd = empty_rstd(input, 0, p.input_type);
+  p.stream_stores = beyond_caches(p.rows * p.columns *
+                                  (element_size(p.output_type) + element_size(p.stream_type)));
+  const RowLayout layout = contiguous_rows(p.rows, p.columns);
+  run_add(p, input, residual, weight, weight_offset, output, layout, residual_out, layout, rstd);
+  return {output, residual_out, rstd};
 }
 
 std::tuple<Tensor, Tensor, Tensor> add_rms_norm_forward(const Tensor& input, const Tensor& residual,
                                                         const OptionalTensor& weight, double eps,
                                                         double weight_offset, int64_t rounding,
                                                         int64_t statistics) {
-  RmsNormForward p =
-      add_rms_norm_params("add_rms_norm", input, residual, weight, eps, rounding, statistics);
-  Tensor output = empty(sizes(input), p.output_type);
-  Tensor residual_out = empty(sizes(input), p.stream_type);
-  Tensor rstd = empty_rstd(input, 0, p.input_type);
-  p.stream_stores = beyond_caches(p.rows * p.columns *
-                                  (element_size(p.output_type) + element_size(p.stream_type)));
-  const RowLayout layout = contiguous_rows(p.rows, p.columns);
-  run_add(p, input, residual, weight, weight_offset, output, layout, residual_out, layout, rstd);
-  return {output, residual_out, rstd};
+  const auto [output, residual_out, rstd] =
+      add_rms_norm(input, residual, weight, eps, weight_offset, rounding, statistics, true);
+  return {output, residual_out, *rstd};
+}
+
+std::tuple<Tensor, Tensor> add_rms_norm_inference(const Tensor& input, const Tensor& residual,
+                                                  const OptionalTensor& weight, double eps,
+                                                  double weight_offset, int64_t rounding,
+                                                  int64_t statistics) {
+  const auto [output, residual_out, rstd] =
+      add_rms_norm(input, residual, weight, eps, weight_offset, rounding, statistics, false);
+  return {output, residual_out};
 }
 
 std::tuple<OptionalTensor, OptionalTensor> add_rms_norm_backward(
@@ -426,9 +461,8 @@ void add_rms_norm_(const Tensor& input, const Tensor& residual, const OptionalTe
   }
   mark_mutated(input);
   mark_mutated(residual);
-  Tensor rstd = empty_rstd(input, 0, p.input_type);
   run_add(p, input, residual, weight, weight_offset, input, output_layout, residual,
-          residual_layout, rstd);
+          residual_layout, std::nullopt);
 }
 
 // ---- rms_norm_gated -----------------------------------------------------------------------------
@@ -467,10 +501,12 @@ int64_t group_count(const Tensor& input, int64_t group_size) {
   return group_size == 0 || sizes(input)[-1] == 0 ? 1 : sizes(input)[-1] / group_size;
 }
 
-std::tuple<Tensor, Tensor> rms_norm_gated_forward(const Tensor& input, const OptionalTensor& gate,
-                                                  const OptionalTensor& weight, double eps,
-                                                  int64_t activation, bool norm_before_gate,
-                                                  int64_t group_size, int64_t rounding) {
+// The output, and the statistics if they are to be kept.
+std::pair<Tensor, OptionalTensor> rms_norm_gated(const Tensor& input, const OptionalTensor& gate,
+                                                 const OptionalTensor& weight, double eps,
+                                                 int64_t activation, bool norm_before_gate,
+                                                 int64_t group_size, int64_t rounding,
+                                                 bool keep_rstd) {
   constexpr const char* kOp = "rms_norm_gated";
   const GatedTypes types =
       check_gated(kOp, input, gate, weight, activation, norm_before_gate, group_size, rounding);
@@ -478,13 +514,14 @@ std::tuple<Tensor, Tensor> rms_norm_gated_forward(const Tensor& input, const Opt
   RmsNormGatedForward p{};
   p.groups = group_count(input, group_size);
   Tensor output = empty(sizes(input), types.output);
-  Tensor rstd = empty_rstd(input, p.groups, types.input);
+  OptionalTensor rstd;
+  if (keep_rstd) rstd = empty_rstd(input, p.groups, types.input);
   p.columns = sizes(input)[-1] / p.groups;
   p.rows = rows_of(input) * p.groups;
-  if (p.columns == 0) fill_nan(rstd);
+  if (p.columns == 0 && rstd) fill_nan(*rstd);
   if (p.rows == 0 || p.columns == 0) return {output, rstd};
 
-  const Scale scale = make_scale(weight, types.weight, accumulate_type(types.input), 0.0);
+  const Scale scale(weight, types.weight, accumulate_type(types.input), 0.0);
   const RowsIn in = rows_in(input, p.groups);
   const RowsIn gate_rows = gate ? rows_in(*gate, p.groups) : in;
   p.input_type = types.input;
@@ -501,9 +538,26 @@ std::tuple<Tensor, Tensor> rms_norm_gated_forward(const Tensor& input, const Opt
   p.gate_layout = gate_rows.layout;
   p.weight = scale.data;
   p.output = output.mutable_data_ptr();
-  p.rstd = rstd.mutable_data_ptr();
+  p.rstd = rstd ? rstd->mutable_data_ptr() : nullptr;
   kernels().gated_forward(p);
   return {output, rstd};
+}
+
+std::tuple<Tensor, Tensor> rms_norm_gated_forward(const Tensor& input, const OptionalTensor& gate,
+                                                  const OptionalTensor& weight, double eps,
+                                                  int64_t activation, bool norm_before_gate,
+                                                  int64_t group_size, int64_t rounding) {
+  const auto [output, rstd] = rms_norm_gated(input, gate, weight, eps, activation, norm_before_gate,
+                                             group_size, rounding, true);
+  return {output, *rstd};
+}
+
+Tensor rms_norm_gated_inference(const Tensor& input, const OptionalTensor& gate,
+                                const OptionalTensor& weight, double eps, int64_t activation,
+                                bool norm_before_gate, int64_t group_size, int64_t rounding) {
+  return rms_norm_gated(input, gate, weight, eps, activation, norm_before_gate, group_size,
+                        rounding, false)
+      .first;
 }
 
 std::tuple<OptionalTensor, OptionalTensor, OptionalTensor> rms_norm_gated_backward(
@@ -533,12 +587,9 @@ std::tuple<OptionalTensor, OptionalTensor, OptionalTensor> rms_norm_gated_backwa
   OptionalTensor grad_input, grad_gate;
   if (need_input) grad_input = empty(sizes(input), types.input);
   if (need_gate) grad_gate = empty(sizes(input), types.input);
-  const WeightGrad weight_grad =
-      make_partial(need_weight, p.rows > 0 ? p.rows : 1, p.groups * p.columns, type);
-  if (p.rows == 0 && weight_grad.partial)
-    torch::stable::zero_(*const_cast<Tensor*>(&*weight_grad.partial));
+  const WeightGrad weight_grad(need_weight, p.rows, p.groups * p.columns, type);
   if (p.rows > 0 && p.columns > 0) {
-    const Scale scale = make_scale(weight, types.weight, type, 0.0);
+    const Scale scale(weight, types.weight, type, 0.0);
     const RowsIn in = rows_in(input, p.groups), grad_rows = rows_in(grad_output, p.groups);
     const RowsIn gate_rows = gate ? rows_in(*gate, p.groups) : in;
     const Tensor rstd_dense = torch::stable::contiguous(rstd);
@@ -559,7 +610,7 @@ std::tuple<OptionalTensor, OptionalTensor, OptionalTensor> rms_norm_gated_backwa
     p.parts = weight_grad.parts;
     kernels().gated_backward(p);
   }
-  return {grad_input, grad_gate, combine(weight_grad, weight, types.weight, type)};
+  return {grad_input, grad_gate, combine(weight_grad, need_weight, weight, types.weight, type)};
 }
 
 int64_t rms_norm_kernel_level() { return static_cast<int64_t>(current_level()); }
@@ -567,7 +618,8 @@ int64_t rms_norm_kernel_level() { return static_cast<int64_t>(current_level()); 
 }  // namespace
 }  // namespace opwright
 
-// Each schema twice: with autograd (from Python) and raw.
+// Each schema twice: with autograd (from Python) and raw. The forward operators have a third form
+// for calls that keep nothing for a backward.
 #define OPWRIGHT_DEFINE(m, name, arguments) \
   m.def(name arguments);                    \
   m.def(name "_raw" arguments)
@@ -603,6 +655,15 @@ STABLE_TORCH_LIBRARY_FRAGMENT(opwright, m)
                   "(Tensor(a!) input, Tensor(b!) residual, Tensor? weight, float eps, float "
                   "weight_offset, int rounding, "
                   "int statistics) -> ()");
+  m.def(
+      "rms_norm_inference(Tensor input, Tensor? weight, float eps, float weight_offset, "
+      "int rounding) -> Tensor");
+  m.def(
+      "add_rms_norm_inference(Tensor input, Tensor residual, Tensor? weight, float eps, "
+      "float weight_offset, int rounding, int statistics) -> (Tensor, Tensor)");
+  m.def(
+      "rms_norm_gated_inference(Tensor input, Tensor? gate, Tensor? weight, float eps, "
+      "int activation, bool norm_before_gate, int group_size, int rounding) -> Tensor");
   m.def("rms_norm_kernel_level() -> int");
 }
 
@@ -619,6 +680,9 @@ STABLE_TORCH_LIBRARY_IMPL(opwright, CPU, m)
   OPWRIGHT_IMPLEMENT(m, rms_norm_gated_forward);
   OPWRIGHT_IMPLEMENT(m, rms_norm_gated_backward);
   OPWRIGHT_IMPLEMENT(m, add_rms_norm_);
+  m.impl("rms_norm_inference", TORCH_BOX(&opwright::rms_norm_inference));
+  m.impl("add_rms_norm_inference", TORCH_BOX(&opwright::add_rms_norm_inference));
+  m.impl("rms_norm_gated_inference", TORCH_BOX(&opwright::rms_norm_gated_inference));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(opwright, CompositeExplicitAutograd, m)

@@ -50,7 +50,7 @@ struct RmsNormForward {
   RowLayout output_layout;
   void* residual_out;  // null without; may be `residual` itself
   RowLayout residual_out_layout;
-  void* rstd;  // A, (rows,)
+  void* rstd;  // A, (rows,); null if it is not to be kept
 };
 
 // Gradients of both:  g = grad_output * s;  dv = r * (g - x^ * mean(g * x^)) + grad_residual_out;
@@ -95,7 +95,7 @@ struct RmsNormGatedForward {
   RowLayout gate_layout;
   const void* weight;  // A, (groups, columns); null for 1
   void* output;        // contiguous
-  void* rstd;          // A, (rows,)
+  void* rstd;          // A, (rows,); null if it is not to be kept
 };
 
 struct RmsNormGatedBackward {

@@ -65,7 +65,7 @@ void gated_forward(const RmsNormGatedForward& p) {
         return gate_and_sum_of_squares<kActivation>(x + c, at(gate_first, c), v + c, n);
       });
       const A r = static_cast<A>(reciprocal_rms(sum, p.columns, p.eps));
-      rstd[row] = r;
+      if (rstd) rstd[row] = r;
       const A* s = weight_row<A>(p.weight, row, p.groups, p.columns);
       O* y = static_cast<O*>(p.output) + row * p.columns;
       const bool stream = p.stream_stores && can_stream(y);

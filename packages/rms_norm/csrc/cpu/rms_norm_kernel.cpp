@@ -115,18 +115,19 @@ void forward_by_columns(const RmsNormForward& p) {
   each_block([&](int64_t task, int64_t row, int64_t c, int64_t n) {
     sums.data()[task] = sum_of_squares<A>(input + row_offset(p.input_layout, row) + c, n);
   });
-  A* rstd = static_cast<A*>(p.rstd);
+  const Scratch<A> reciprocals(p.rows);
   for (int64_t row = 0; row < p.rows; ++row) {
     double sum = 0;
     for (int64_t b = 0; b < blocks; ++b) sum += sums.data()[row * blocks + b];
-    rstd[row] = static_cast<A>(reciprocal_rms(sum, p.columns, p.eps));
+    reciprocals.data()[row] = static_cast<A>(reciprocal_rms(sum, p.columns, p.eps));
+    if (p.rstd) static_cast<A*>(p.rstd)[row] = reciprocals.data()[row];
   }
   each_block([&](int64_t, int64_t row, int64_t c, int64_t n) {
     const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
     if (s) s += c;
     const T* v = input + row_offset(p.input_layout, row) + c;
-    normalize<T, kRounding>(v, rstd[row], s, output + row_offset(p.output_layout, row) + c, n,
-                            p.stream_stores, v);
+    normalize<T, kRounding>(v, reciprocals.data()[row], s,
+                            output + row_offset(p.output_layout, row) + c, n, p.stream_stores, v);
   });
 }
 
@@ -144,7 +145,7 @@ void forward_by_rows(const RmsNormForward& p) {
           const double sum =
               row_sum(p.columns, [&](int64_t c, int64_t n) { return sum_of_squares<A>(v + c, n); });
           const A r = static_cast<A>(reciprocal_rms(sum, p.columns, p.eps));
-          rstd[row] = r;
+          if (rstd) rstd[row] = r;
           const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
           const T* next = input.direct() && row + 1 < end ? input.row(row + 1) : v;
           normalize<T, kRounding>(v, r, s, output.row(row), p.columns, p.stream_stores, next);
@@ -187,7 +188,7 @@ void add_forward(const RmsNormForward& p) {
                                   : add_and_sum_of_squares<A>(x + c, res + c, v + c, n);
       });
       const A r = static_cast<A>(reciprocal_rms(sum, p.columns, p.eps));
-      rstd[row] = r;
+      if (rstd) rstd[row] = r;
       if (p.exact_statistics) {
         add_and_normalize<T, kRounding>(x, res, r, s, y, sum_row, p.columns, p.stream_stores);
       } else if (through_scratch) {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -206,6 +208,21 @@ def rms_norm_gated_backward(
     )
 
 
+def rms_norm_inference(*args: Any) -> Tensor:
+    """Fake of ``opwright::rms_norm_inference``."""
+    return rms_norm_forward(*args)[0]
+
+
+def add_rms_norm_inference(*args: Any) -> tuple[Tensor, Tensor]:
+    """Fake of ``opwright::add_rms_norm_inference``."""
+    return add_rms_norm_forward(*args)[:2]
+
+
+def rms_norm_gated_inference(*args: Any) -> Tensor:
+    """Fake of ``opwright::rms_norm_gated_inference``."""
+    return rms_norm_gated_forward(*args)[0]
+
+
 def register(library: torch.library.Library) -> None:
     """Register every fake, for the differentiable operators and for their raw twins."""
     fakes = (
@@ -219,5 +236,7 @@ def register(library: torch.library.Library) -> None:
     for fake in fakes:
         for suffix in ("", "_raw"):
             torch.library.register_fake(f"{_NAMESPACE}::{fake.__name__}{suffix}", fake, lib=library)
+    for fake in (rms_norm_inference, add_rms_norm_inference, rms_norm_gated_inference):
+        torch.library.register_fake(f"{_NAMESPACE}::{fake.__name__}", fake, lib=library)
     for name in ("add_rms_norm_", "add_rms_norm__raw"):
         torch.library.register_fake(f"{_NAMESPACE}::{name}", add_rms_norm_, lib=library)

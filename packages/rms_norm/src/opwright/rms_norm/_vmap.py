@@ -23,13 +23,15 @@ def _each(
 ) -> tuple[Any, Any]:
     """Call ``op`` for each element of the batch and stack the results."""
     results = []
-    for index in range(batch_size):
+    # An empty batch is given one element, whose results are dropped again.
+    for index in range(max(batch_size, 1)):
         chosen = [
-            arg if dim is None else arg.select(dim, index) for arg, dim in zip(args, in_dims, strict=True)
+            arg if dim is None else arg.select(dim, index) if batch_size else arg.sum(dim)
+            for arg, dim in zip(args, in_dims, strict=True)
         ]
         results.append(op(*chosen))
     columns = list(zip(*results, strict=True))
-    outputs = tuple(None if column[0] is None else torch.stack(column) for column in columns)
+    outputs = tuple(None if column[0] is None else torch.stack(column)[:batch_size] for column in columns)
     return outputs, tuple(None if output is None else 0 for output in outputs)
 
 
@@ -50,7 +52,7 @@ def _rule(op: Callable[..., Any], rowwise: tuple[int, ...], weight: int, weight_
 
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
         shared = in_dims[weight] is None and (weight_grad is None or not args[weight_grad])
-        if not shared or info.batch_size == 0:
+        if not shared:
             return _each(op, info.batch_size, in_dims, args)
         moved = list(args)
         for position in rowwise:

@@ -50,8 +50,11 @@ def rms_norm(
     Raises:
         ValueError: for a dtype, shape or option outside of the above; nothing is computed.
     """
-    rounding_number = _option("rms_norm", "rounding", rounding, _ROUNDING)
-    return _registration.rms_norm_forward(input, weight, eps, weight_offset, rounding_number)[0]
+    number = _ROUNDING.get(rounding)
+    if number is None:
+        number = _option("rms_norm", "rounding", rounding, _ROUNDING)
+    result: Tensor = _registration.rms_norm_forward(input, weight, eps, weight_offset, number)
+    return result
 
 
 def add_rms_norm(
@@ -84,7 +87,7 @@ def add_rms_norm(
     Raises:
         ValueError: for a dtype, shape or option outside of the above; nothing is computed.
     """
-    output, residual_out, _ = _registration.add_rms_norm_forward(
+    output, residual_out = _registration.add_rms_norm_forward(
         input,
         residual,
         weight,
@@ -178,7 +181,7 @@ def rms_norm_gated(
             f"rms_norm_gated: expected group_size to be positive and to divide {input.shape[-1]}, "
             f"but got {group_size}"
         )
-    return _registration.rms_norm_gated_forward(
+    result: Tensor = _registration.rms_norm_gated_forward(
         input,
         gate,
         weight,
@@ -187,7 +190,8 @@ def rms_norm_gated(
         norm_before_gate,
         group_size or 0,
         _option("rms_norm_gated", "rounding", rounding, _ROUNDING),
-    )[0]
+    )
+    return result
 
 
 def kernel_level() -> str:

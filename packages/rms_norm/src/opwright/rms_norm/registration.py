@@ -19,6 +19,13 @@ from ._runtime import DifferentiableOp, load_library, once, refuse_gradients, tr
 
 load_library(__package__, "rms_norm_forward")
 
+
+def _register_sharding() -> None:
+    """Register sharding once DTensor is there: its registration API costs a second to import."""
+    if "torch.distributed.tensor" in sys.modules:
+        once(f"{__package__}.sharding", _sharding.register)
+
+
 # ---- second order: the backward operators are differentiable themselves, through the reference's e
 
 
@@ -64,6 +71,7 @@ rms_norm_backward = DifferentiableOp(
     "rms_norm_backward",
     reference=_rms_norm_backward_reference,
     save=_save_arguments,
+    in_backward=True,
     backward=_second_order(_rms_norm_backward_reference),
 )
 
@@ -86,7 +94,13 @@ def _rms_norm_gradient(ctx: Any, grad_output: Tensor | None, _: Tensor | None) -
 
 
 rms_norm_forward = DifferentiableOp(
-    "rms_norm_forward", reference=reference.rms_norm_forward, save=_save_rms_norm, backward=_rms_norm_gradient
+    "rms_norm_forward",
+    reference=reference.rms_norm_forward,
+    save=_save_rms_norm,
+    backward=_rms_norm_gradient,
+    inference="rms_norm_inference",
+    public=lambda results: results[0],
+    for_subclass=_register_sharding,
 )
 
 # ---- add_rms_norm --------------------------------------------------------------------------------
@@ -113,6 +127,7 @@ add_rms_norm_backward = DifferentiableOp(
     "add_rms_norm_backward",
     reference=_add_rms_norm_backward_reference,
     save=_save_arguments,
+    in_backward=True,
     backward=_second_order(_add_rms_norm_backward_reference),
 )
 
@@ -166,6 +181,9 @@ add_rms_norm_forward = DifferentiableOp(
     reference=reference.add_rms_norm_forward,
     save=_save_add_rms_norm,
     backward=_add_rms_norm_gradient,
+    inference="add_rms_norm_inference",
+    public=lambda results: results[:2],
+    for_subclass=_register_sharding,
 )
 
 
@@ -184,7 +202,7 @@ def add_rms_norm_in_place(input: Tensor, residual: Tensor, weight: Tensor | None
                 f"add_rms_norm_: expected {name} to be no leaf that requires grad, but got one, to overwrite"
             )
     _fakes.check_in_place(input, residual, weight, *options)
-    output, residual_out, _ = add_rms_norm_forward(input, residual, weight, *options)
+    output, residual_out = add_rms_norm_forward(input, residual, weight, *options)
     input.copy_(output)
     residual.copy_(residual_out)
 
@@ -236,6 +254,7 @@ rms_norm_gated_backward = DifferentiableOp(
     "rms_norm_gated_backward",
     reference=_rms_norm_gated_backward_reference,
     save=_save_arguments,
+    in_backward=True,
     backward=_second_order(_rms_norm_gated_backward_reference),
 )
 
@@ -265,6 +284,9 @@ rms_norm_gated_forward = DifferentiableOp(
     reference=_rms_norm_gated_reference,
     save=_save_rms_norm_gated,
     backward=_rms_norm_gated_gradient,
+    inference="rms_norm_gated_inference",
+    public=lambda results: results[0],
+    for_subclass=_register_sharding,
 )
 
 # ---- registration --------------------------------------------------------------------------------
@@ -288,6 +310,4 @@ def _register(library: torch.library.Library) -> None:
 
 
 once(__package__, _register)
-# DTensor's registration API costs a second to import; who uses DTensor has paid for it.
-if "torch.distributed.tensor" in sys.modules:
-    once(f"{__package__}.sharding", _sharding.register)
+_register_sharding()
