@@ -9,7 +9,10 @@ from __future__ import annotations
 import ast
 import html
 import json
+import os
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -75,6 +78,43 @@ def figures(root: Path, operator: str, names: Sequence[str] = ()) -> str:
     return "\n\n".join(parts)
 
 
+def filed(root: Path, operator: str) -> bool:
+    """Tell whether asv's results of an operator are committed."""
+    folder = root / "docs" / "benchmarks" / "results" / operator / "asv"
+    return (folder / "benchmarks.json").is_file()
+
+
+def history(root: Path, operator: str) -> str:
+    """Return a link from a package's page to asv's pages, where there are results for them."""
+    if not filed(root, operator):
+        return ""
+    href = f"../../benchmarks/asv/{operator}/index.html"
+    return (
+        f'<p><a href="{href}">Every benchmark over time</a>, as asv shows it. '
+        "(Those pages take their scripts from the network.)</p>"
+    )
+
+
+def publish(root: Path, operator: str, target: Path) -> None:
+    """Let asv write its pages from the committed results.
+
+    Args:
+        root: The repository, a git checkout with its history.
+        operator: Name of the package.
+        target: Folder for the pages.
+
+    Raises:
+        RuntimeError: Where asv fails, with what it said.
+    """
+    command = [sys.executable, "-m", "shared_build.benchmarking.asv", operator, "--publish", str(target)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(
+            f"{operator}: asv publish ended with {done.returncode}: {done.stdout}{done.stderr}"
+        )
+
+
 def fill(markdown: str, root: Path, operator: str | None) -> str:
     """Replace the markers of a page.
 
@@ -90,8 +130,10 @@ def fill(markdown: str, root: Path, operator: str | None) -> str:
     def replace(match: re.Match[str]) -> str:
         if match["operator"]:
             return figures(root, match["operator"], match["names"].split())
-        shown = figures(root, operator) if operator else ""
-        return f"## Measured\n\n{shown}" if shown else ""
+        shown = (
+            [part for part in (figures(root, operator), history(root, operator)) if part] if operator else []
+        )
+        return "\n\n".join(["## Measured", *shown]) if shown else ""
 
     return MARKER.sub(replace, markdown)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -21,6 +22,7 @@ if (_HERE := str(Path(__file__).resolve().parents[2])) not in sys.path:
 from shared_build.site import figures, pages
 
 OPERATOR_TABLE = "<!-- operator-table -->"
+_state: dict[str, bool] = {}
 
 
 def _root(config: MkDocsConfig) -> Path:
@@ -97,3 +99,20 @@ def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files
     html = re.sub(r"(?s)<table>(.*?)</table>", r'<div class="ow-table"><table>\1</table></div>', html)
     html = re.sub(r":(?:func|class|meth|mod|attr):(?=<code>)", "", html)
     return figures.colours() + html if 'class="ow-chart"' in html else html
+
+
+def on_startup(*, command: str, dirty: bool) -> None:
+    """Remember whether the site is built once or shown while it is written."""
+    _state["publish"] = command == "build"
+
+
+def on_post_build(*, config: MkDocsConfig) -> None:
+    """Add asv's pages of the packages whose results are committed."""
+    root = _root(config)
+    for package in pages.packages(root):
+        if _state.get("publish") and figures.filed(root, package.name):
+            target = Path(config.site_dir) / "benchmarks" / "asv" / package.name
+            try:
+                figures.publish(root, package.name, target)
+            except RuntimeError as error:
+                raise PluginError(str(error)) from error

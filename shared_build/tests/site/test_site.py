@@ -188,6 +188,7 @@ def add_results(root: Path, operator: str) -> None:
         "machine": {"cpu": "A <fast> CPU", "threads": 2},
         "versions": {"torch": "2.13.0", "kernel_level": "avx2"},
         "conditions": [],
+        "date": "2026-11-30T12:00:00+00:00",
         "command": "python -m measure",
         "cells": cells,
     }
@@ -224,6 +225,19 @@ def test_a_page_without_results_shows_no_chart(small: Path) -> None:
     assert figures.fill("a <!-- charts --> b", small, "first") == "a  b"
     assert figures.fill("a <!-- charts: first forward-1 --> b", small, None) == "a  b"
     assert figures.fill("a <!-- charts --> b", small, None) == "a  b"
+
+
+def test_results_of_asv_that_cannot_be_published_stop_the_build(
+    small: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = small / "docs" / "benchmarks" / "results" / "first" / "asv"
+    folder.mkdir(parents=True)
+    (folder / "benchmarks.json").write_text("not what asv wrote")
+    (small / "packages/first/docs/performance.md").write_text("# P\n\n<!-- charts -->\n")
+    assert "benchmarks/asv/first/index.html" in figures.fill("<!-- charts -->", small, "first")
+    done = _build(small, tmp_path_factory.mktemp("built"))
+    assert done.returncode != 0
+    assert "asv publish ended with" in done.stdout + done.stderr
 
 
 def test_titles_are_read_without_importing(tmp_path: Path) -> None:
