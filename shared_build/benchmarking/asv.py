@@ -163,6 +163,9 @@ def run(operator: str, root: Path, quick: bool, pattern: str, console: Console) 
 
 def publish(operator: str, root: Path, target: Path) -> int:
     """Write asv's pages for the operator from its filed results. Returns asv's exit status."""
+    if not list((root / "docs" / "benchmarks" / "results" / operator / "asv").glob("*/*-existing-*.json")):
+        terminal().print(f"{operator}: no asv result is filed yet, nothing to publish")
+        return 0
     state = root / ".asv"
     state.mkdir(exist_ok=True)
     path = state / f"{operator}.publish.json"

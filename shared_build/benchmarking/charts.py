@@ -1,7 +1,7 @@
 """Draws charts from a report's figures: SVG files that read well in light and dark and on a phone.
 
-`python -m shared_build.benchmarking.charts <operator>` draws docs/benchmarks/charts/<operator>/ from the
-committed figures; a milestone draws its own from its own report. The same figures give the same bytes.
+`python -m shared_build.benchmarking.charts <operator>` draws build/charts/<operator>/ from the committed
+figures; the site and a milestone draw theirs in the same way. The same figures give the same bytes.
 
 matplotlib draws, because a static SVG needs no script where it is shown and can be embedded in a report that
 must be readable alone. Colours are CSS variables with a value for each colour scheme, and text stays text.
@@ -79,7 +79,7 @@ def caption(report: dict[str, Any]) -> str:
     )
     return (
         f"{machine['cpu']}, {machine['threads']} threads, {versions['kernel_level']} kernels; torch "
-        f"{versions['torch']}, {package}{load}. {report['command']}"
+        f"{versions['torch']}, {package}{load}. {report['date']}, {report['command']}"
     )
 
 
@@ -337,11 +337,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--results", type=Path, help="a report as JSON; default: this machine's committed figures"
     )
-    parser.add_argument("--out", type=Path, help="folder; default: docs/benchmarks/charts/<operator>")
+    parser.add_argument("--out", type=Path, help="folder; default: build/charts/<operator>")
     options = parser.parse_args(arguments)
     try:
         source = options.results or newest_results(options.operator, repository_root())
-        target = options.out or repository_root() / "docs" / "benchmarks" / "charts" / options.operator
+        target = options.out or repository_root() / "build" / "charts" / options.operator
         report = json.loads(source.read_text(encoding="utf-8"))
         titles = {case.name: case.title for case in load_cases(operator_root(options.operator)).values()}
         for chart in draw(report, target, titles):

@@ -17,7 +17,7 @@ from typing import Any
 from rich.table import Table
 
 from . import machine
-from .cases import load_cases, operator_root, repository_root, shape_name
+from .cases import Case, load_cases, operator_root, repository_root, shape_name
 from .evaluation import Progressed
 from .measurement import Measurements, request_cells
 from .runner import MeasurementError, progress_bar, run_worker, terminal
@@ -35,6 +35,7 @@ def measure(
     root: Path,
     only: Sequence[str] = (),
     dtypes: Sequence[str] = (),
+    contenders: Sequence[str] = (),
     quick: bool = False,
     progress: bool = True,
 ) -> dict[str, Any]:
@@ -45,6 +46,8 @@ def measure(
         root: directory that holds `benchmarks/cases.py` and `shared_build/`.
         only: names of cases; all if empty.
         dtypes: among the cases' own; all if empty.
+        contenders: who is measured beside ours; `rival` stands for all rivals, `copy` for all copies, empty
+            for everyone. Cases that have none of them are left out.
         quick: fewest rounds.
         progress: show a progress bar on standard error.
 
@@ -56,15 +59,22 @@ def measure(
     for name in only:
         if name not in cases:
             raise ValueError(f"measure: expected a case in {', '.join(cases)}, but got {name!r}")
+    chosen = {
+        case.name: _chosen(case, contenders) for case in cases.values() if not only or case.name in only
+    }
     needs = [
-        ((case.name, shape_name(shape), dtype, threads), [*case.contenders()[1:], "copy"])
+        ((case.name, shape_name(shape), dtype, threads), chosen[case.name])
         for case in cases.values()
-        if not only or case.name in only
+        if chosen.get(case.name)
         for shape in case.shapes
         for dtype in case.dtypes
         if not dtypes or dtype in dtypes
         for threads in THREADS
     ]
+    if not needs:
+        raise ValueError(
+            f"measure: expected a case with one of {', '.join(contenders) or 'all'}, but got none"
+        )
     plan = {"min_rounds": 11, "max_rounds": 61, "seconds": 2.0}
     if quick:
         plan = {"min_rounds": 3, "max_rounds": 3, "seconds": 0.1}
@@ -83,6 +93,12 @@ def measure(
         **measurements.to_dict(),
         "verdicts": [],
     }
+
+
+def _chosen(case: Case, contenders: Sequence[str]) -> list[str]:
+    everyone = [*case.contenders()[1:], "copy"]
+    wanted = {name for item in contenders for name in (case.rivals if item == "rival" else [item])}
+    return [name for name in everyone if not contenders or name in wanted]
 
 
 def table(report: dict[str, Any]) -> Table:
@@ -118,6 +134,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("operator")
     parser.add_argument("--case", action="append", default=[], help="only this case; repeatable")
     parser.add_argument("--dtype", action="append", default=[], help="only this dtype; repeatable")
+    parser.add_argument(
+        "--contender", action="append", default=[], help="only this one, or rival for all rivals; repeatable"
+    )
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--save", action="store_true", help="write them among the repository's results")
     parser.add_argument("--quick", action="store_true", help="fewest rounds; shows that everything runs")
@@ -126,10 +145,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         root = operator_root(options.operator)
         targets = [options.json] if options.json else []
         if options.save:
-            if options.quick or options.case or options.dtype:
+            if options.quick or options.case or options.dtype or options.contender:
                 raise ValueError("measure: expected --save with a whole, careful run, but got a partial one")
             targets.append(results_path(options.operator, repository_root()))
-        report = measure(options.operator, root, options.case, options.dtype, options.quick)
+        parts = options.case, options.dtype, options.contender
+        report = measure(options.operator, root, *parts, quick=options.quick)
     except (MeasurementError, ValueError, OSError) as error:
         terminal(stderr=True).print(f"no figures: {error}", style="bold red", markup=False, highlight=False)
         return 3

@@ -114,7 +114,7 @@ class Measurements:
             cell.page_faults.update(item.get("page_faults", {}))
         self.memory += result["memory"]
         self.conditions.append(result["conditions"])
-        for name in ("machine", "versions", "allocator", "ceilings"):
+        for name in ("date", "machine", "versions", "allocator", "ceilings"):
             self.record[name] = result[name]
         self.record.setdefault("arithmetic", result["arithmetic"])
 

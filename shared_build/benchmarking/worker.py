@@ -12,6 +12,7 @@ A contender named `copy` stands for all copies.
 from __future__ import annotations
 
 import argparse
+import datetime
 import importlib
 import json
 import os
@@ -134,6 +135,7 @@ def run(request: dict[str, Any], root: Path, emit: Emit) -> dict[str, Any]:
         cell = Cell(cases[item["case"]], parse_shape(item["shape"]), item["dtype"])
         Checker(operator, cell).check("ours")
         result["memory"].append({**item, "ratio": peak_ratio(cell, "ours")})
+    result["date"] = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     result["conditions"] = load.finish()
     result["allocator"] = allocator.describe()
     result["machine"] = {**machine.describe_machine(), "threads": every}

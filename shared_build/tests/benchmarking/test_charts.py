@@ -41,6 +41,7 @@ def report() -> dict[str, object]:
     ]
     return {
         "operator": "op",
+        "date": "2026-01-31",
         "machine": {"cpu": "A <fast> CPU", "threads": 2},
         "versions": {"torch": "2.13.0", "kernel_level": "avx2", "opwright-op": "0.1.0"},
         "conditions": [{"other_cores_busy": 0.0}],
@@ -117,7 +118,7 @@ def test_the_caption_says_machine_versions_load_and_command(report: dict[str, ob
     report["conditions"] = [{"other_cores_busy": 0.0}, {"other_cores_busy": 0.7}, {"other_cores_busy": None}]
     assert charts.caption(report) == (
         "A <fast> CPU, 2 threads, avx2 kernels; torch 2.13.0, opwright-op 0.1.0; others used 0.7 cores. "
-        "python -m shared_build.benchmarking.measure op"
+        "2026-01-31, python -m shared_build.benchmarking.measure op"
     )
 
 

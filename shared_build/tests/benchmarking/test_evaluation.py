@@ -46,6 +46,7 @@ def result(times: dict[str, list[float]], **changes: object) -> dict[str, object
     return {
         "cells": [cell],
         "memory": [],
+        "date": "2026-01-31",
         "conditions": {"other_cores_busy": 0.0},
         "machine": {"cpu": "a processor", "threads": 2},
         "versions": {},
