@@ -68,18 +68,17 @@ def ruff_check(tree: Tree) -> list[Finding]:
 
 def types(tree: Tree) -> list[Finding]:
     """Types: strict for the public packages and for the shared Python that is not itself a test."""
-    shared = [] if tree.only else sorted((tree.root / "shared_build").glob("*/__init__.py"))
-    modules = [f"shared_build.{path.parent.name}" for path in shared if path.parent.name not in UNTYPED]
-    modules += [f"opwright.{name}" for name in tree.packages]
-    if not modules:
-        return []
-    command = [sys.executable, "-m", "mypy", "--config-file", str(CONFIG), "--no-error-summary"]
-    for module in modules:
-        command += ["-p", module]
     # Always the same folder: mypy's cache remembers the paths of what it complained about.
     folder = tree.root / ".mypy_cache" / OVERLAY
     shutil.rmtree(folder, ignore_errors=True)
     real = _overlay(tree, folder)
+    # Folders, not module names: a name would be found in an installed copy first.
+    shared = [] if tree.only else sorted((tree.root / "shared_build").glob("*/__init__.py"))
+    folders = [str(path.parent) for path in shared if path.parent.name not in UNTYPED]
+    folders += [str(folder / "opwright" / name) for name in tree.packages]
+    if not folders:
+        return []
+    command = [sys.executable, "-m", "mypy", "--config-file", str(CONFIG), "--no-error-summary", *folders]
     findings = _run(tree, command, env={"MYPYPATH": os.pathsep.join([str(folder), str(tree.root)])})
     return [Finding("", 0, _real_path(found.message, real)) for found in findings]
 
