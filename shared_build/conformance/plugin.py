@@ -3,8 +3,9 @@
 - Tiers: without `-m`, tests marked `slow` are left out; `-m slow` runs them.
 - Any skip whose reason is not listed in reasons.py is a failure, at collection too; an expected failure must
   be strict.
+- Under pytest-xdist the workers share the cores: each starts with its part of the threads.
 - The warning "autograd kernel was not registered" is an error.
-- `conformance` summarises the tier, the thread count and the kernel variable in the header.
+- The header tells the tier, the thread count and the kernel level asked for.
 
 Loaded by a conftest (`pytest_plugins = ["shared_build.conformance.plugin"]`) or with `-p`.
 """
@@ -34,6 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "error:.*autograd kernel was not registered.*")
     if not config.option.markexpr:
         config.option.markexpr = "not slow"
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:  # checks that are about threads ask for their own number
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     os.environ.setdefault("TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING", "1")
 
 

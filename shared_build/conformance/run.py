@@ -45,6 +45,7 @@ class Run:
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seed: int = 0
     tensors: Tensors = dataclasses.field(default_factory=dict)
+    upstream: Outputs = ()
     notes: list[str] = dataclasses.field(default_factory=list)
     figures: dict[str, float] = dataclasses.field(default_factory=dict)
 

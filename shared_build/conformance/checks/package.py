@@ -117,9 +117,9 @@ def _import(payload: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _observe(run: Run) -> dict[str, Any]:
+def _observe(run: Run, env: Mapping[str, str | None] | None = None) -> dict[str, Any]:
     payload = {"module": run.package.module, "path": list(run.package.path)}
-    return run_child(f"{__name__}:_import", payload)
+    return run_child(f"{__name__}:_import", payload, env=env)
 
 
 @check("import_effects", once, whole_package=True, marks=("isolated",))
@@ -141,12 +141,18 @@ def import_effects(run: Run) -> None:
 
 @check("import_cost", once, whole_package=True, marks=("isolated",))
 def import_cost(run: Run) -> None:
-    """Import costs at most the budget beyond torch's own, in the best of a few fresh processes."""
+    """Import costs at most the budget beyond torch's own, in the best of a few fresh processes.
+
+    The first one compiles the sources into a bytecode cache of its own, as an installer does.
+    """
     costs = []
-    for _ in range(IMPORT_TRIES):
-        costs.append(_observe(run)["ms"])
-        if costs[-1] <= run.package.import_budget_ms:
-            return
+    with tempfile.TemporaryDirectory() as cache:
+        env = {"PYTHONDONTWRITEBYTECODE": None, "PYTHONPYCACHEPREFIX": cache}
+        for _ in range(IMPORT_TRIES):
+            costs.append(_observe(run, env)["ms"])
+            if costs[-1] <= run.package.import_budget_ms:
+                run.figures["import_ms"] = costs[-1]
+                return
     budget = run.package.import_budget_ms
     run.fail(f"import costs {min(costs):.0f} ms beyond torch, the budget is {budget:g} ms")
 

@@ -192,6 +192,7 @@ def levels(run: Run) -> None:
         return  # this process runs all checks at that level already
     patterns = [word for name in LEVEL_CHECKS for word in ("--only", f"*/{name}/*")]
     command = [sys.executable, "-m", "shared_build.conformance", origin, *patterns]
+    env["OMP_NUM_THREADS"] = str(torch.get_num_threads())
     done = run_command(command, env=env, timeout=600)
     run.require(done.returncode == 0, f"at kernel level {level}:\n{done.stderr[:4000]}\n{done.stdout[-200:]}")
 

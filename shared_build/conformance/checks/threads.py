@@ -31,7 +31,11 @@ def everything(run: Run) -> Outputs:
     wanted = data.differentiable(run.case) if run.spec.differentiable else []
     tensors = dict(run.tensors)
     outputs = run.call(tensors)
-    return (*outputs, *(run.gradients(tensors, wanted).values() if wanted else ()))
+    if not wanted:
+        return outputs
+    if not run.upstream:
+        run.upstream = data.cotangents(outputs, run.seed)
+    return (*outputs, *run.gradients(tensors, wanted, run.upstream).values())
 
 
 def compare(run: Run, label: str, got: Outputs, expected: Outputs, *, exact: bool = True) -> None:
@@ -45,9 +49,10 @@ def compare(run: Run, label: str, got: Outputs, expected: Outputs, *, exact: boo
 def repeat(run: Run) -> None:
     """Twenty calls give the same bits."""
     run.inputs()
-    first = everything(run)
-    for index in range(1, REPEATS):
-        compare(run, f"repetition {index}", everything(run), first)
+    with threads(max(2, os.cpu_count() or 1)):
+        first = everything(run)
+        for index in range(1, REPEATS):
+            compare(run, f"repetition {index}", everything(run), first)
 
 
 @check("thread_counts", parallel_cases)
@@ -75,10 +80,11 @@ def concurrency(run: Run) -> None:
         serial.append(everything(run))
 
     def work(index: int) -> list[Outputs]:
+        torch.set_num_threads(2)  # counts for the thread that asks
         own = Run(run.package, run.check, run.id, run.spec, run.case, run.dtype, tensors=inputs[index % 2])
         return [everything(own) for _ in range(4)]
 
-    with ThreadPoolExecutor(WORKERS) as pool:
+    with threads(2), ThreadPoolExecutor(WORKERS) as pool:
         for index, results in enumerate(pool.map(work, range(WORKERS))):
             for got in results:
                 compare(run, f"thread {index} of {WORKERS}", got, serial[index % 2])

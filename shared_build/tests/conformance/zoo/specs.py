@@ -72,7 +72,7 @@ class _Packages(Mapping[str, Package]):
     def _makers(self) -> Mapping[str, object]:
         from shared_build.tests.conformance.zoo import faults
 
-        return {"healthy": healthy} | {fault.name: fault.package for fault in faults.ALL}
+        return {"healthy": healthy} | {fault.name: fault.package for fault in faults.load()}
 
     def __getitem__(self, name: str) -> Package:
         if name not in self.built:
