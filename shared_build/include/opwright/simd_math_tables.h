@@ -124,6 +124,8 @@ struct Table<double> {
   static constexpr double kTrigonometricEnd = 0x1p20;
   static constexpr double kHalfPi[] = {0x1.921fb54442d18p+0, 0x1.1a62633145c07p-54,
                                        -0x1.f1976b7ed8fbcp-110};
+  // pi / 2 in two parts, for arguments of float: the product of the first with n < 2^20 is exact
+  static constexpr double kHalfPiLong[] = {0x1.921fb544p+0, 0x1.0b4611a626331p-34};
   // pi / 2 in parts of 33 bits, whose products with an integer below 2^20 are exact
   static constexpr double kHalfPiShort[] = {0x1.921fb544p+0, 0x1.0b4611a6p-34, 0x1.3198a2ep-69,
                                             0x1.b839a252049c1p-104};

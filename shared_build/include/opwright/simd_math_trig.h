@@ -122,43 +122,51 @@ __attribute__((noinline, cold)) void reduce_large_lanes(const V* x, PiReduced<V>
   }
 }
 
-// ---- arguments below Table::kTrigonometricEnd ---------------------------------------------------
+// ---- arguments below Table::kTrigonometricEnd -------------------------------------------------------
+
+#if defined(__SSE2__) && !defined(__FMA__)
+// For levels without a fused multiply-add: in double, where two parts of pi/2 are enough for the
+// arguments of float. The results of two lanes are in the lower halves of `high` and `low`.
+struct WidenedReduction {
+  __m128 high, low;
+  Pack<std::uint32_t, 16> quadrant;  // in the even lanes
+};
+OPWRIGHT_INLINE WidenedReduction reduce_widened(Pack<double, 16> x) {
+  using C = Table<double>;
+  const auto t = x * C::kTwoOverPi + C::kRound;
+  const auto n = t - C::kRound;
+  const auto r = (x - n * C::kHalfPiLong[0]) - n * C::kHalfPiLong[1];
+  const __m128 high = _mm_cvtpd_ps(r);
+  const __m128 low = _mm_cvtpd_ps(_mm_sub_pd(r, _mm_cvtps_pd(high)));
+  return {high, low, bits_as<Pack<std::uint32_t, 16>>(t)};
+}
+OPWRIGHT_INLINE PiReduced<Pack<float, 16>> reduce_small(Pack<float, 16> x) {
+  const auto a = reduce_widened(_mm_cvtps_pd(x));
+  const auto b = reduce_widened(_mm_cvtps_pd(_mm_movehl_ps(x, x)));
+  return {_mm_movelh_ps(a.high, b.high), _mm_movelh_ps(a.low, b.low),
+          __builtin_shufflevector(a.quadrant, b.quadrant, 0, 2, 4, 6)};
+}
+#endif
 
 template <class V>
 OPWRIGHT_INLINE PiReduced<V> reduce_small(V x) {
   using T = Table<ElementOf<V>>;
-  if constexpr (!kFusedMultiplyAdd && kSame<ElementOf<V>, float>) {
-    // The products with parts of pi/2 are exact in double.
-    using D = Pack<double, sizeof(V)>;
-    using F = Pack<float, sizeof(V) / 2>;
-    using U = Pack<std::uint32_t, sizeof(V) / 2>;
-    const auto part = split(x);
-    const auto a = reduce_small(__builtin_convertvector(part.low, D));
-    const auto b = reduce_small(__builtin_convertvector(part.high, D));
-    const V high = join(__builtin_convertvector(a.high, F), __builtin_convertvector(b.high, F));
-    const auto back = split(high);
-    const D rest_a = a.high - __builtin_convertvector(back.low, D);
-    const D rest_b = b.high - __builtin_convertvector(back.high, D);
-    return {high, join(__builtin_convertvector(rest_a, F), __builtin_convertvector(rest_b, F)),
-            join(__builtin_convertvector(a.quadrant, U), __builtin_convertvector(b.quadrant, U))};
+  const V t = fma(x, fill<V>(T::kTwoOverPi), fill<V>(T::kRound));
+  const V n = t - T::kRound;
+  TwoParts<V> r;
+  if constexpr (kFusedMultiplyAdd) {
+    // x - n c is exact for the first part, and for the second the error of the product is known.
+    const V first = fma(n, fill<V>(-T::kHalfPi[0]), x);
+    const V product = rounded(n * T::kHalfPi[1]);
+    const V product_error = fma(n, fill<V>(T::kHalfPi[1]), -product);
+    r = exact_difference(first, product);
+    r.low = fma(n, fill<V>(-T::kHalfPi[2]), r.low - product_error);
   } else {
-    const V t = fma(x, fill<V>(T::kTwoOverPi), fill<V>(T::kRound));
-    const V n = t - T::kRound;
-    TwoParts<V> r;
-    if constexpr (kFusedMultiplyAdd) {
-      // x - n c is exact for the first part, and for the second the error of the product is known.
-      const V first = fma(n, fill<V>(-T::kHalfPi[0]), x);
-      const V product = rounded(n * T::kHalfPi[1]);
-      const V product_error = fma(n, fill<V>(T::kHalfPi[1]), -product);
-      r = exact_difference(first, product);
-      r.low = fma(n, fill<V>(-T::kHalfPi[2]), r.low - product_error);
-    } else {
-      r = exact_difference(x - n * T::kHalfPiShort[0], n * T::kHalfPiShort[1]);
-      r.low = (r.low - n * T::kHalfPiShort[2]) - n * T::kHalfPiShort[3];
-    }
-    const V high = r.high + r.low;
-    return {high, (r.high - high) + r.low, bits_as<UnsignedOf<V>>(t)};
+    r = exact_difference(x - n * T::kHalfPiShort[0], n * T::kHalfPiShort[1]);
+    r.low = (r.low - n * T::kHalfPiShort[2]) - n * T::kHalfPiShort[3];
   }
+  const V high = r.high + r.low;
+  return {high, (r.high - high) + r.low, bits_as<UnsignedOf<V>>(t)};
 }
 
 template <class V>
