@@ -103,8 +103,8 @@ def other_rules(root: Path, data: dict[str, Any]) -> list[str]:
         if isinstance(node, ast.Assign) and any(ast.unparse(t) == "RATIO" for t in node.targets):
             applied = ast.literal_eval(node.value)
     return [
-        f"accuracy/{item['id']}: expected k = {applied.get(item['direction'])}, by which the suite judges the "
-        f"{item['direction']} direction, but got {item['k']}"
+        f"accuracy/{item['id']}: expected k = {applied.get(item['direction'])}, by which the suite judges "
+        f"the {item['direction']} direction, but got {item['k']}"
         for item in claimed
         if applied.get(item["direction"]) != item["k"]
     ]
