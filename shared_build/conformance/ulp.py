@@ -4,6 +4,9 @@ The rule: with g the float64 golden result on the rounded inputs and e the eager
 under test, `max|op-g| <= k max|e-g| + 1 ulp(max|g|)` and `rms(op-g) <= r rms(e-g) + 1 ulp(rms g)`, the last
 ulp of the type the arithmetic is done in (float32 for the half types). k is 2 forward and 3 backward, r is
 1.1 and 1.65.
+
+Eager's error on a few elements is a matter of luck. Where a small result fails, eager's errors on further
+draws of the same case are taken into `max|e-g|` and `rms(e-g)` before the verdict.
 """
 
 from __future__ import annotations
@@ -88,10 +91,12 @@ def judge(
     eager: torch.Tensor,
     direction: str,
     max_ulp: float | None = None,
+    base: tuple[float, float] = (0.0, 0.0),
 ) -> Verdict:
     """Apply the error rule to one result.
 
     got, eager: same shape and dtype. golden: float64, same shape. direction: "forward" or "backward".
+    base: the largest and the rms error of eager on other draws, where they are known.
     Where eager is not finite, got must hold the same non-finite value; elsewhere it must be finite.
     """
     if got.shape != eager.shape or got.dtype != eager.dtype:
@@ -109,9 +114,9 @@ def judge(
     mask = finite & torch.isfinite(golden)
     error = torch.where(mask, (got.double() - golden).abs(), 0.0)
     ulps = torch.where(mask, ulp_error(got, golden), 0.0)
-    base = torch.where(mask, (eager.double() - golden).abs(), 0.0)
+    base_max, base_rms = map(max, base, eager_error(golden, eager))
     size = torch.where(mask, golden.abs(), 0.0)
-    largest, limit = float(error.max()), RATIO[direction] * float(base.max())
+    largest, limit = float(error.max()), RATIO[direction] * base_max
     floor = float(spacing(size.max(), got.dtype))
     found = Verdict(
         None,
@@ -125,15 +130,15 @@ def judge(
     if largest > limit + floor:
         return dataclasses.replace(
             found,
-            problem=f"max error {largest:.3e} > {RATIO[direction]:g} x eager {float(base.max()):.3e}"
+            problem=f"max error {largest:.3e} > {RATIO[direction]:g} x eager {base_max:.3e}"
             f" + 1 ulp {floor:.3e}",
         )
-    rms_limit = RMS_RATIO[direction] * _rms(base)
+    rms_limit = RMS_RATIO[direction] * base_rms
     rms_floor = float(spacing(torch.tensor(_rms(size), dtype=torch.float64), accumulation_dtype(got.dtype)))
     if _rms(error) > rms_limit + rms_floor:
         return dataclasses.replace(
             found,
-            problem=f"rms error {_rms(error):.3e} > {RMS_RATIO[direction]:g} x eager {_rms(base):.3e}"
+            problem=f"rms error {_rms(error):.3e} > {RMS_RATIO[direction]:g} x eager {base_rms:.3e}"
             f" + 1 ulp {rms_floor:.3e}",
         )
     if max_ulp is not None and found.max_ulp > max_ulp:
@@ -143,6 +148,13 @@ def judge(
             worst=_index(ulps),
         )
     return found
+
+
+def eager_error(golden: torch.Tensor, eager: torch.Tensor) -> tuple[float, float]:
+    """The largest and the rms error of eager where both are finite."""
+    mask = torch.isfinite(eager) & torch.isfinite(golden)
+    error = torch.where(mask, (eager.double() - golden).abs(), 0.0)
+    return (float(error.max()), _rms(error)) if error.numel() else (0.0, 0.0)
 
 
 def _rms(values: torch.Tensor) -> float:

@@ -12,9 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import data, ulp
 from ..registry import Variant, check
-from ..run import Run
+from ..run import Outputs, Run
 from ..spec import Spec, Tensors
-from .values import all_cases, first_core, golden_gradients
+from .rules import gradient_rule
+from .values import all_cases, first_core
 
 
 def differentiable_cases(spec: Spec) -> Iterator[Variant]:
@@ -53,20 +54,16 @@ def gradient_error(run: Run) -> None:
     """Gradients obey the error rule with k = 3, for a random upstream gradient, in the dtype of the leaf."""
     tensors = run.inputs()
     wanted = data.differentiable(run.case)
-    goldens = golden_gradients(run, tensors, wanted)
-    eagers = run.gradients(tensors, wanted, fn=run.spec.reference)
     for route in run.spec.grad_routes():
-        grads = run.gradients(tensors, wanted, route=route)
-        for name in wanted:
-            label = f"{route}: gradient of {name}"
-            if eagers[name] is None:
-                continue
-            run.require(grads[name] is not None, f"{label} is missing")
-            run.require(
-                grads[name].dtype == tensors[name].dtype,
-                f"{label} is {grads[name].dtype} for a leaf of {tensors[name].dtype}",
-            )
-            run.judge(label, grads[name], goldens[name], eagers[name], "backward")
+
+        def compute(upstream: Outputs, route: str = route) -> dict[str, torch.Tensor | None]:
+            grads = run.gradients(tensors, wanted, upstream, route=route)
+            for name, grad in grads.items():
+                right = grad is None or grad.dtype == tensors[name].dtype
+                run.require(right, f"{route}: gradient of {name} is {grad.dtype if grad is not None else ''}")
+            return grads
+
+        gradient_rule(run, tensors, wanted, compute, label=f"{route}: gradient")
 
 
 @check("gradcheck", grad_cases)
@@ -220,16 +217,15 @@ def _outputs_alone(
     run: Run, tensors: Tensors, wanted: list[str], part: list[torch.Tensor | None], route: str
 ) -> None:
     """Gradients when only some outputs are used, against the reference."""
-    names = [n for n, u in zip(run.spec.outputs, part, strict=True) if u is not None]
-    run.notes = [f"only {', '.join(names)} used"]
-    goldens = golden_gradients(run, tensors, wanted, tuple(part))
-    eagers = run.gradients(tensors, wanted, part, fn=run.spec.reference)
-    grads = run.gradients(tensors, wanted, part, route=route)
-    for n in wanted:
-        label = f"gradient of {n} with only {', '.join(names)} used"
-        got = torch.zeros_like(tensors[n]) if grads[n] is None else grads[n]
-        eager = torch.zeros_like(tensors[n]) if eagers[n] is None else eagers[n]
-        run.judge(label, got, goldens[n], eager, "backward")
+    used = tuple(u is not None for u in part)
+    names = ", ".join(n for n, on in zip(run.spec.outputs, used, strict=True) if on)
+    run.notes = [f"only {names} used"]
+
+    def compute(upstream: Outputs) -> dict[str, torch.Tensor | None]:
+        found = run.gradients(tensors, wanted, upstream, route=route)
+        return {n: torch.zeros_like(tensors[n]) if g is None else g for n, g in found.items()}
+
+    gradient_rule(run, tensors, wanted, compute, used, f"gradient with only {names} used")
 
 
 def _nonempty(items: Sequence) -> Iterator[tuple]:

@@ -17,7 +17,8 @@ from ..spec import Spec
 from .autograd import differentiable_cases
 from .layouts import argument_layouts, gradient_layouts
 from .memory import poison
-from .values import all_cases, core_cases, first_core, forward_rule, golden_gradients, sized
+from .rules import forward_rule, gradient_rule
+from .values import all_cases, core_cases, first_core, sized
 
 RACE_REPEATS = 250
 MARKS = ("cuda",)
@@ -58,12 +59,7 @@ def cuda_gradients(run: Run) -> None:
     """Gradients on the device obey the error rule."""
     tensors = run.inputs()
     wanted = data.differentiable(run.case)
-    goldens = golden_gradients(run, tensors, wanted)
-    eagers = run.gradients(tensors, wanted, fn=run.spec.reference)
-    grads = run.gradients(tensors, wanted)
-    for name in wanted:
-        if eagers[name] is not None:
-            run.judge(f"gradient of {name}", grads[name], goldens[name], eagers[name], "backward")
+    gradient_rule(run, tensors, wanted, lambda upstream: run.gradients(tensors, wanted, upstream))
 
 
 @check("cuda_layouts", on_cuda(argument_layouts), marks=MARKS)

@@ -16,8 +16,9 @@ from hypothesis import strategies
 from .. import data, layouts, ulp
 from ..registry import Variant, check
 from ..run import Run
-from ..spec import Family, Spec
-from .values import forward_rule, golden_gradients, sized
+from ..spec import Family, Spec, Tensors
+from .rules import forward_rule, gradient_rule
+from .values import sized
 
 PROFILES = ("normal", "tiny", "huge", "wide", "duplicates", "spikes", "equal", "offset")
 EXAMPLES = {False: 25, True: 500}
@@ -64,9 +65,10 @@ def structure(run: Run) -> None:
     @hypothesis.given(structures(run.spec.family, run.spec.dtypes))
     def holds(drawn: dict[str, Any]) -> None:
         run.case, run.dtype, run.seed = drawn["case"], drawn["dtype"], drawn["seed"]
+        run.profile = drawn["profile"]
         placed = {n: k for n, k in drawn["layout"].items() if k != "contiguous"}
         placed = {n: k for n, k in placed.items() if not (n in run.spec.mutates and k.startswith("expanded"))}
-        tensors = run.inputs(layout=placed, profile=drawn["profile"])
+        tensors = run.inputs(layout=placed, profile=run.profile)
         run.notes = [f"profile {drawn['profile']}", f"layouts {placed or 'contiguous'}"]
         if run.extra["what"] == "values":
             forward_rule(run, tensors)
@@ -77,7 +79,7 @@ def structure(run: Run) -> None:
     holds()
 
 
-def _permuted(run: Run, tensors: dict[str, torch.Tensor | None]) -> None:
+def _permuted(run: Run, tensors: Tensors) -> None:
     """Permuting the items of the batch permutes the results, bit for bit."""
     given = {n: d for n, d in run.spec.batch.items() if tensors.get(n) is not None}
     if not given:
@@ -92,13 +94,7 @@ def _permuted(run: Run, tensors: dict[str, torch.Tensor | None]) -> None:
         run.require(ulp.same_values(a, b.to(a.dtype)), f"output {index}: a permuted batch gives other bits")
 
 
-def _gradients(run: Run, tensors: dict[str, torch.Tensor | None]) -> None:
+def _gradients(run: Run, tensors: Tensors) -> None:
     wanted = data.differentiable(run.case)
-    if not wanted:
-        return
-    grads = run.gradients(tensors, wanted)
-    goldens = golden_gradients(run, tensors, wanted)
-    eagers = run.gradients(tensors, wanted, fn=run.spec.reference)
-    for n in wanted:
-        if eagers[n] is not None:
-            run.judge(f"gradient of {n}", grads[n], goldens[n], eagers[n], "backward")
+    if wanted:
+        gradient_rule(run, tensors, wanted, lambda upstream: run.gradients(tensors, wanted, upstream))

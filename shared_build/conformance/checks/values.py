@@ -10,8 +10,9 @@ import torch
 
 from .. import data, machine, ulp
 from ..registry import Variant, check
-from ..run import Outputs, Run, as_tuple, poisoned, raised
-from ..spec import Case, Family, Spec, Tensors
+from ..run import Outputs, Run, as_tuple, poisoned
+from ..spec import Case, Family, Spec
+from .rules import forward_rule, gradient_rule
 
 
 def short(dtype: torch.dtype) -> str:
@@ -38,16 +39,6 @@ def first_core(spec: Spec) -> Iterator[Variant]:
     """One core case in float32; the others in the slow tier."""
     for index, case in enumerate(spec.select("core")):
         yield Variant(case.id, case, torch.float32, slow=index > 0)
-
-
-def forward_rule(run: Run, tensors: Tensors, label: str = "forward") -> Outputs:
-    """The error rule for every output of one call; returns the outputs."""
-    got = run.call(tensors)
-    golden, eager = run.golden(tensors), run.eager(tensors)
-    run.require(len(got) == len(eager), f"{label}: {len(got)} outputs where the reference has {len(eager)}")
-    for name, a, g, e in zip(run.spec.outputs, got, golden, eager, strict=True):
-        run.judge(f"{label}: {name}", a, g, e, "forward", run.spec.max_ulp.get(a.dtype))
-    return got
 
 
 @check("golden", all_cases)
@@ -115,26 +106,12 @@ def degenerate(run: Run) -> None:
     forward_rule(run, run.inputs(layout=dict.fromkeys(tensors, "odd_strides")), "odd strides")
     wanted = data.differentiable(run.case)
     if run.spec.differentiable and wanted:
-        with poisoned():
-            grads = run.gradients(tensors, wanted)
-        goldens = golden_gradients(run, tensors, wanted)
-        eagers = run.gradients(tensors, wanted, fn=run.spec.reference)
-        for name in wanted:
-            run.judge(f"gradient of {name}", grads[name], goldens[name], eagers[name], "backward")
 
+        def in_poison(upstream: Outputs) -> dict[str, torch.Tensor | None]:
+            with poisoned():
+                return run.gradients(tensors, wanted, upstream)
 
-def golden_gradients(
-    run: Run, tensors: Tensors, wanted: list[str], upstream: Outputs | None = None
-) -> dict[str, torch.Tensor]:
-    """Float64 gradients of the reference for the rounded inputs and the rounded upstream gradients."""
-    if upstream is None:
-        upstream = data.cotangents(run.eager(tensors), run.seed)
-    high = tuple(u if u is None else u.detach().double() for u in upstream)
-    found = run.gradients(raised(tensors), wanted, high, fn=run.spec.reference)
-    return {
-        name: torch.zeros_like(tensors[name], dtype=torch.float64) if grad is None else grad
-        for name, grad in found.items()
-    }
+        gradient_rule(run, tensors, wanted, in_poison)
 
 
 # -- special values ---------------------------------------------------------------------------------------
@@ -171,7 +148,7 @@ def special(run: Run) -> None:
             value = SPECIAL[run.extra["value"]](torch.finfo(tensors[name].dtype))
             tensors[name].view(-1)[position] = value
             label = f"{run.extra['value']} at {position} of {name}"
-            got = forward_rule(run, tensors, label)
+            got = forward_rule(run, tensors, label, draws=False)
             for out, a, e in zip(run.spec.outputs, got, run.eager(tensors), strict=True):
                 wrong = (e == 0) & (a == 0) & (a.signbit() != e.signbit())
                 run.require(not wrong.any(), f"{label}: {out} has a zero of the wrong sign")
