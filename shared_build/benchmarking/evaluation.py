@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,7 @@ def evaluate(
     *,
     quick: bool = False,
     progress: bool = True,
+    on_progress: Callable[[str, int, int], None] | None = None,
     command: str = "",
 ) -> Report:
     """Measure and judge every performance floor and memory ceiling.
@@ -96,6 +97,7 @@ def evaluate(
         python: interpreter that has the operator installed.
         quick: fewest rounds and one pass, to try the machinery; most verdicts are then undecided.
         progress: show a progress bar on standard error.
+        on_progress: called as `(label, done, total)` before each cell; `total` counts the present pass.
         command: recorded as the command that leads to the figures again.
 
     Raises:
@@ -136,7 +138,7 @@ def evaluate(
                 "plan": plan,
                 "arithmetic": first,
             }
-            seen = Progressed(bar, task)
+            seen = Progressed(bar, task, total, on_progress)
             measurements.add(run_worker(request, root, python, seen))
             seen_cells += total
             bar.update(task, completed=total, description="done")
@@ -156,12 +158,16 @@ def evaluate(
 class Progressed:
     """Moves the progress bar when the next cell begins."""
 
-    def __init__(self, bar: Any, task: Any) -> None:
-        self.bar, self.task, self.done = bar, task, 0
+    def __init__(
+        self, bar: Any, task: Any, total: int = 0, told: Callable[[str, int, int], None] | None = None
+    ) -> None:
+        self.bar, self.task, self.total, self.told, self.done = bar, task, total, told, 0
 
     def __call__(self, label: str) -> None:
         """Show that the cell with this label has begun, and the ones before it are done."""
         self.bar.update(self.task, completed=self.done, description=label)
+        if self.told is not None:
+            self.told(label, self.done, self.total)
         self.done += 1
 
 

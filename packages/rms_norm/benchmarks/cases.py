@@ -124,6 +124,20 @@ def _in_graph(lazy: Lazy) -> Lazy:
     return lambda: graph(lazy())
 
 
+def read(norm: Function) -> Function:
+    """A norm whose result is read at once: here stores that bypass the caches pay for what they save."""
+
+    def norm_and_read(input: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        output = norm(input, weight, eps)
+        return output, output.amax(-1)
+
+    return norm_and_read
+
+
+def _read(lazy: Lazy) -> Lazy:
+    return lambda: read(lazy())
+
+
 def _transformers_llama() -> Function:
     """The module that transformers' Llama models run, called with our weight."""
     module = importlib.import_module("transformers.models.llama.modeling_llama").LlamaRMSNorm
@@ -170,6 +184,17 @@ CASES = [
         golden=_reference("rms_norm", rounding="llama"),
         bytes_moved=_bytes(2),
         rivals={"transformers": _transformers_llama},
+    ),
+    Case(
+        name="forward_read",
+        title="RMS norm, forward, its result read at once",
+        shapes=SHAPES,
+        dtypes=DTYPES,
+        make=one_input,
+        ours=_read(_operator("rms_norm")),
+        eager=read(eager_norm),
+        golden=_read(_reference("rms_norm")),
+        bytes_moved=_bytes(3),
     ),
     Case(
         name="forward_backward",

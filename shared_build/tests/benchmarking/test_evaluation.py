@@ -211,6 +211,20 @@ def test_a_quick_run_is_undecided(package: Path) -> None:
     assert main(["standin", "--quick"]) == 2
 
 
+def test_a_caller_can_follow_what_is_measured(package: Path) -> None:
+    (package / "contract.toml").write_text(CONTRACT.format(ratio=2.0), encoding="utf-8")
+    told: list[tuple[str, int, int]] = []
+    evaluate(
+        package / "contract.toml",
+        "standin",
+        package,
+        quick=True,
+        progress=False,
+        on_progress=lambda *what: told.append(what),
+    )
+    assert told == [("forward 4x32 fp32, threads: 1", 0, 1)]
+
+
 def test_no_figure_is_given_for_a_wrong_operator(
     package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
