@@ -68,6 +68,7 @@ def measure(contract: Contract, out: Path, progress: Progress) -> tuple[list[dic
             root=Path.cwd(),
             python=sys.executable,
             progress=False,
+            on_progress=lambda label, done, total: progress("speed and memory", done, total, label),
         )
     except (MeasurementError, ValueError) as error:
         return unmeasured(contract, "fails", f"nothing was measured: {str(error).splitlines()[0]}"), {}

@@ -94,12 +94,10 @@ def _row(criterion: dict[str, Any]) -> dict[str, Any]:
     threads = entry.get("threads")
     if threads is not None:
         parts.append("all threads" if threads == "all" else f"{threads} thread{'' if threads == 1 else 's'}")
-    label = " · ".join(part for part in parts if part)
-    return {
-        **criterion,
-        "label": label or "geometric mean",
-        "limit": entry.get("floor", entry.get("ceiling")),
-    }
+    if str(entry["id"]).endswith("/geomean"):
+        parts = ["geometric mean of all"]
+    limit = entry["ceiling"] if entry.get("floor") is None else entry["floor"]
+    return {**criterion, "label": " · ".join(part for part in parts if part), "limit": limit}
 
 
 def charts(criteria: list[dict[str, Any]]) -> list[dict[str, Any]]:

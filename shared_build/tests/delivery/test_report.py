@@ -190,6 +190,20 @@ def test_bars_of_a_group_share_one_scale():
     assert first["low"] < first["value"] < first["high"] < first["goal"] < 100
 
 
+def test_a_ceiling_is_a_bound_too():
+    (group,) = charts([judged.to_dict() for judged in judge_measured([memory()])])
+    (row,) = group["rows"]
+    assert (row["limit"], row["bound"], group["memory"]) == (1.1, "at most 1.1", True)
+    assert row["bar"]["value"] < row["bar"]["bound"]
+    assert "≤ 1.1" in render(make_report(*judge_measured([memory()])))
+
+
+def test_a_mean_is_named_as_one():
+    entry = speed(id="forward/4x4+8x8/fp32/threads=1/vs_eager/geomean", shape="4x4, 8x8")
+    (group,) = charts([judged.to_dict() for judged in judge_measured([entry])])
+    assert group["rows"][0]["label"] == "geometric mean of all"
+
+
 def test_a_bar_never_leaves_its_track():
     assert bullet(9.0, 2.0, top=4.0)["value"] == 100
     assert bullet(-1.0, 2.0)["value"] == 0
