@@ -90,7 +90,7 @@ def _make(session: nox.Session, name: str, wanted: Sequence[str]) -> Environment
 def torch_environment(session: nox.Session, torch: str = DEFAULT_TORCH) -> Environment:
     """The environment with this torch (a version, or ``newest``) and all that running operators needs."""
     requirement = "torch" if torch == "newest" else f"torch=={torch}"
-    wanted = [requirement, "test.txt", "bench.txt", "delivery.txt", "build.txt", "lint.txt"]
+    wanted = [requirement, "test.txt", "bench.txt", "delivery.txt", "build.txt", "lint.txt", "docs.txt"]
     return _make(session, f"torch-{torch}", wanted)
 
 

@@ -173,17 +173,22 @@ class DifferentiableOp:
 
     def __call__(self, *args: Any) -> Any:
         """Call the operator; positional arguments in the order of its schema, the first a tensor or None."""
-        if _is_compiling() or _modes():
+        if _is_compiling():
             return self.public(self.op(*args))
+        if _modes():
+            return self._through_dispatcher(args)
         if _functorch() or forward_ad._current_level >= 0 or (self.in_backward and _any_batched(args)):
             return self.public(self.reference(*args))
         if type(args[0]) not in _PLAIN:
-            if self.for_subclass is not None:
-                self.for_subclass()
-            return self.public(self.op(*args))
+            return self._through_dispatcher(args)
         if _grad_enabled() and _any_requires_grad(args):
             return self.public(self.function.apply(*args))
         return self.inference(*args)
+
+    def _through_dispatcher(self, args: tuple[Any, ...]) -> Any:
+        if self.for_subclass is not None and type(args[0]) not in _PLAIN:
+            self.for_subclass()
+        return self.public(self.op(*args))
 
 
 def _any_batched(args: tuple[Any, ...]) -> bool:

@@ -626,45 +626,49 @@ int64_t rms_norm_kernel_level() { return static_cast<int64_t>(current_level()); 
 
 STABLE_TORCH_LIBRARY_FRAGMENT(opwright, m)
 {
-  OPWRIGHT_DEFINE(m, "rms_norm_forward",
-                  "(Tensor input, Tensor? weight, float eps, float weight_offset, int rounding) -> "
-                  "(Tensor, Tensor)");
-  OPWRIGHT_DEFINE(m, "rms_norm_backward",
-                  "(Tensor grad_output, Tensor input, Tensor? weight, Tensor rstd, float eps, "
-                  "float weight_offset, "
-                  "bool need_input, bool need_weight) -> (Tensor?, Tensor?)");
-  OPWRIGHT_DEFINE(m, "add_rms_norm_forward",
-                  "(Tensor input, Tensor residual, Tensor? weight, float eps, float weight_offset, "
-                  "int rounding, "
-                  "int statistics) -> (Tensor, Tensor, Tensor)");
-  OPWRIGHT_DEFINE(
-      m, "add_rms_norm_backward",
-      "(Tensor? grad_output, Tensor? grad_residual_out, Tensor residual_out, Tensor? weight, "
-      "Tensor rstd, "
-      "float eps, float weight_offset, bool need_sum, bool need_weight) -> (Tensor?, Tensor?)");
-  OPWRIGHT_DEFINE(m, "rms_norm_gated_forward",
-                  "(Tensor input, Tensor? gate, Tensor? weight, float eps, int activation, bool "
-                  "norm_before_gate, "
-                  "int group_size, int rounding) -> (Tensor, Tensor)");
-  OPWRIGHT_DEFINE(
-      m, "rms_norm_gated_backward",
-      "(Tensor grad_output, Tensor input, Tensor? gate, Tensor? weight, Tensor rstd, float eps, "
-      "int activation, bool norm_before_gate, int group_size, bool need_input, bool need_gate, "
-      "bool need_weight) -> (Tensor?, Tensor?, Tensor?)");
-  OPWRIGHT_DEFINE(m, "add_rms_norm_",
-                  "(Tensor(a!) input, Tensor(b!) residual, Tensor? weight, float eps, float "
-                  "weight_offset, int rounding, "
-                  "int statistics) -> ()");
-  m.def(
-      "rms_norm_inference(Tensor input, Tensor? weight, float eps, float weight_offset, "
-      "int rounding) -> Tensor");
-  m.def(
-      "add_rms_norm_inference(Tensor input, Tensor residual, Tensor? weight, float eps, "
-      "float weight_offset, int rounding, int statistics) -> (Tensor, Tensor)");
-  m.def(
-      "rms_norm_gated_inference(Tensor input, Tensor? gate, Tensor? weight, float eps, "
-      "int activation, bool norm_before_gate, int group_size, int rounding) -> Tensor");
-  m.def("rms_norm_kernel_level() -> int");
+  opwright::define_once([&] {
+    OPWRIGHT_DEFINE(
+        m, "rms_norm_forward",
+        "(Tensor input, Tensor? weight, float eps, float weight_offset, int rounding) -> "
+        "(Tensor, Tensor)");
+    OPWRIGHT_DEFINE(m, "rms_norm_backward",
+                    "(Tensor grad_output, Tensor input, Tensor? weight, Tensor rstd, float eps, "
+                    "float weight_offset, "
+                    "bool need_input, bool need_weight) -> (Tensor?, Tensor?)");
+    OPWRIGHT_DEFINE(
+        m, "add_rms_norm_forward",
+        "(Tensor input, Tensor residual, Tensor? weight, float eps, float weight_offset, "
+        "int rounding, "
+        "int statistics) -> (Tensor, Tensor, Tensor)");
+    OPWRIGHT_DEFINE(
+        m, "add_rms_norm_backward",
+        "(Tensor? grad_output, Tensor? grad_residual_out, Tensor residual_out, Tensor? weight, "
+        "Tensor rstd, "
+        "float eps, float weight_offset, bool need_sum, bool need_weight) -> (Tensor?, Tensor?)");
+    OPWRIGHT_DEFINE(m, "rms_norm_gated_forward",
+                    "(Tensor input, Tensor? gate, Tensor? weight, float eps, int activation, bool "
+                    "norm_before_gate, "
+                    "int group_size, int rounding) -> (Tensor, Tensor)");
+    OPWRIGHT_DEFINE(
+        m, "rms_norm_gated_backward",
+        "(Tensor grad_output, Tensor input, Tensor? gate, Tensor? weight, Tensor rstd, float eps, "
+        "int activation, bool norm_before_gate, int group_size, bool need_input, bool need_gate, "
+        "bool need_weight) -> (Tensor?, Tensor?, Tensor?)");
+    OPWRIGHT_DEFINE(m, "add_rms_norm_",
+                    "(Tensor(a!) input, Tensor(b!) residual, Tensor? weight, float eps, float "
+                    "weight_offset, int rounding, "
+                    "int statistics) -> ()");
+    m.def(
+        "rms_norm_inference(Tensor input, Tensor? weight, float eps, float weight_offset, "
+        "int rounding) -> Tensor");
+    m.def(
+        "add_rms_norm_inference(Tensor input, Tensor residual, Tensor? weight, float eps, "
+        "float weight_offset, int rounding, int statistics) -> (Tensor, Tensor)");
+    m.def(
+        "rms_norm_gated_inference(Tensor input, Tensor? gate, Tensor? weight, float eps, "
+        "int activation, bool norm_before_gate, int group_size, int rounding) -> Tensor");
+    m.def("rms_norm_kernel_level() -> int");
+  });
 }
 
 #define OPWRIGHT_IMPLEMENT(m, name)          \
@@ -673,6 +677,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(opwright, m)
 
 STABLE_TORCH_LIBRARY_IMPL(opwright, CPU, m)
 {
+  if (!opwright::g_defined_here) return;
   OPWRIGHT_IMPLEMENT(m, rms_norm_forward);
   OPWRIGHT_IMPLEMENT(m, rms_norm_backward);
   OPWRIGHT_IMPLEMENT(m, add_rms_norm_forward);
@@ -687,5 +692,6 @@ STABLE_TORCH_LIBRARY_IMPL(opwright, CPU, m)
 
 STABLE_TORCH_LIBRARY_IMPL(opwright, CompositeExplicitAutograd, m)
 {
+  if (!opwright::g_defined_here) return;
   m.impl("rms_norm_kernel_level", TORCH_BOX(&opwright::rms_norm_kernel_level));
 }

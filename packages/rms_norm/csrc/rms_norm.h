@@ -147,13 +147,16 @@ struct RmsNormKernels {
   void (*combine_parts)(const CombineParts&);
 };
 
-// Number of parts that the rows are split into for the weight's gradient: enough for many threads,
-// few enough that the partial sums stay small beside the gradients themselves.
+// Number of parts that the rows are split into for the weight's gradient. Enough for many threads
+// and few enough that the partial sums are small beside the gradients themselves; and no part has
+// so many rows that rounding errors could pile up in its fp32 sums.
 namespace {
-constexpr int64_t kRowsPerPart = 8, kMostParts = 64;
 [[maybe_unused]] int64_t weight_grad_parts(int64_t rows) {
-  const int64_t parts = (rows + kRowsPerPart - 1) / kRowsPerPart;
-  return parts < kMostParts ? parts : kMostParts;
+  constexpr int64_t kFewestRows = 8, kEnoughParts = 64, kMostRows = 128;
+  const int64_t small = (rows + kFewestRows - 1) / kFewestRows;
+  const int64_t large = (rows + kMostRows - 1) / kMostRows;
+  const int64_t parts = small < kEnoughParts ? small : kEnoughParts;
+  return parts > large ? parts : large;
 }
 }  // namespace
 

@@ -115,6 +115,20 @@ struct PartialBlock {
   }
 };
 
+// Ends a range in which results were streamed: other threads see them from here on.
+class FenceAtEnd {
+ public:
+  explicit FenceAtEnd(bool streamed) : streamed_(streamed) {}
+  ~FenceAtEnd() {
+    if (streamed_) stream_fence();
+  }
+  FenceAtEnd(const FenceAtEnd&) = delete;
+  FenceAtEnd& operator=(const FenceAtEnd&) = delete;
+
+ private:
+  bool streamed_;
+};
+
 template <class A, class F>
 inline __attribute__((always_inline)) void for_each_block(int64_t n, const F& f) {
   int64_t i = 0;

@@ -19,6 +19,24 @@ namespace opwright {
 using torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
+// ---- registration -------------------------------------------------------------------------------
+
+// True once this copy of the library has defined its operators. A second copy, loaded from another
+// path, finds them defined and must leave them alone: an error while a library is loaded would end
+// the process.
+inline bool g_defined_here = false;
+
+// Runs `define`, which defines all schemas, unless the process has them already.
+template <class F>
+inline void define_once(const F& define) {
+  try {
+    define();
+    g_defined_here = true;
+  } catch (const std::exception&) {
+    // The first schema was refused, since it exists.
+  }
+}
+
 // ---- dtypes -------------------------------------------------------------------------------------
 
 inline int32_t dtype_code(const Tensor& tensor) {

@@ -52,6 +52,7 @@ void gated_forward(const RmsNormGatedForward& p) {
   A* rstd = static_cast<A*>(p.rstd);
   const int64_t bytes = p.columns * int64_t{2 * sizeof(T) + sizeof(O)};
   parallel_for(p.rows, grain_for_bytes(bytes), [&](int64_t begin, int64_t end) {
+    const FenceAtEnd fence(p.stream_stores);
     RowReader<T> input(p.input, p.input_layout, p.columns, begin, end);
     RowReader<T> gate(p.gate, p.gate_layout, p.columns, begin, end);
     const Scratch<A> scratch(p.columns);

@@ -106,6 +106,7 @@ void forward_by_columns(const RmsNormForward& p) {
   const int64_t grain = grain_for_bytes(kColumns * (sizeof(T) + sizeof(O)));
   const auto each_block = [&](const auto& body) {
     parallel_for(p.rows * blocks, grain, [&](int64_t begin, int64_t end) {
+      const FenceAtEnd fence(p.stream_stores);
       for (int64_t task = begin; task < end; ++task) {
         const int64_t c = task % blocks * kColumns;
         body(task, task / blocks, c, smaller(kColumns, p.columns - c));
@@ -138,6 +139,7 @@ void forward_by_rows(const RmsNormForward& p) {
   parallel_for(
       p.rows, grain_for_bytes(p.columns * (sizeof(T) + sizeof(O))),
       [&](int64_t begin, int64_t end) {
+        const FenceAtEnd fence(p.stream_stores);
         RowReader<T> input(p.input, p.input_layout, p.columns, begin, end);
         RowWriter<O> output(p.output, p.output_layout, p.columns);
         for (int64_t row = begin; row < end; ++row) {
@@ -170,6 +172,7 @@ void add_forward(const RmsNormForward& p) {
   A* rstd = static_cast<A*>(p.rstd);
   const int64_t bytes = p.columns * int64_t{sizeof(T) + sizeof(R) + sizeof(S) + sizeof(O)};
   parallel_for(p.rows, grain_for_bytes(bytes), [&](int64_t begin, int64_t end) {
+    const FenceAtEnd fence(p.stream_stores);
     RowReader<T> input(p.input, p.input_layout, p.columns, begin, end);
     RowReader<R> residual(p.residual, p.residual_layout, p.columns, begin, end);
     RowWriter<S> residual_out(p.residual_out, p.residual_out_layout, p.columns);
@@ -262,6 +265,7 @@ void backward_by_rows(const RmsNormBackward& p) {
   using A = accumulate_t<S>;
   const A* rstd = static_cast<const A*>(p.rstd);
   parallel_for(p.parts, 1, [&](int64_t first_part, int64_t last_part) {
+    const FenceAtEnd fence(p.stream_stores);
     for (int64_t part = first_part; part < last_part; ++part) {
       const int64_t begin = p.rows * part / p.parts, end = p.rows * (part + 1) / p.parts;
       RowReader<O> grad_output(p.grad_output, p.grad_output_layout, p.columns, begin, end);
@@ -327,6 +331,7 @@ void backward_by_columns(const RmsNormBackward& p) {
     means.data()[row] = static_cast<A>(sum / static_cast<double>(p.columns));
   }
   parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
+    const FenceAtEnd fence(p.stream_stores);
     for (int64_t c = begin * kColumns; c < smaller(end * kColumns, p.columns); c += kColumns) {
       const int64_t n = smaller(kColumns, p.columns - c);
       for (int64_t part = 0; part < p.parts; ++part) {
@@ -378,27 +383,25 @@ void convert(const Convert& p) {
   for (int64_t i = 0; i < p.count; ++i) to[i] = to_accumulate<A>(from[i * p.from_stride]) + offset;
 }
 
+// Parts are added up in double, in blocks of columns that stay in the first cache.
 template <class A, class To>
 void combine_parts(const CombineParts& p) {
+  constexpr int64_t kWidth = 256;
   const A* partial = static_cast<const A*>(p.partial);
   To* to = static_cast<To*>(p.to);
-  const int64_t bytes = kColumns * p.parts * int64_t{sizeof(A)};
-  parallel_for((p.count + kColumns - 1) / kColumns, grain_for_bytes(bytes),
+  parallel_for((p.count + kWidth - 1) / kWidth,
+               grain_for_bytes(kWidth * p.parts * int64_t{sizeof(A)}),
                [&](int64_t first, int64_t last) {
-                 const int64_t begin = first * kColumns, end = smaller(last * kColumns, p.count);
-                 if constexpr (kSame<A, accumulate_t<To>>) {
-                   for_each_block<A>(end - begin, [&](int64_t i, auto block) {
-                     Pair<A> sum = block.load(partial + begin + i);
-                     for (int64_t part = 1; part < p.parts; ++part)
-                       sum = sum + block.load(partial + part * p.count + begin + i);
-                     block.store(to + begin + i, sum);
-                   });
-                 } else {
-                   for (int64_t i = begin; i < end; ++i) {
-                     A sum = partial[i];
-                     for (int64_t part = 1; part < p.parts; ++part)
-                       sum += partial[part * p.count + i];
-                     to[i] = from_accumulate<To>(sum);
+                 for (int64_t begin = first * kWidth; begin < smaller(last * kWidth, p.count);
+                      begin += kWidth) {
+                   const int64_t n = smaller(kWidth, p.count - begin);
+                   double sums[kWidth] = {};
+                   for (int64_t part = 0; part < p.parts; ++part) {
+                     const A* row = partial + part * p.count + begin;
+                     for (int64_t i = 0; i < n; ++i) sums[i] += static_cast<double>(row[i]);
+                   }
+                   for (int64_t i = 0; i < n; ++i) {
+                     to[begin + i] = from_accumulate<To>(static_cast<A>(sums[i]));
                    }
                  }
                });

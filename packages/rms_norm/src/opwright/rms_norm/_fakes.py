@@ -236,7 +236,7 @@ def register(library: torch.library.Library) -> None:
     for fake in fakes:
         for suffix in ("", "_raw"):
             torch.library.register_fake(f"{_NAMESPACE}::{fake.__name__}{suffix}", fake, lib=library)
-    for fake in (rms_norm_inference, add_rms_norm_inference, rms_norm_gated_inference):
-        torch.library.register_fake(f"{_NAMESPACE}::{fake.__name__}", fake, lib=library)
+    for inference in (rms_norm_inference, add_rms_norm_inference, rms_norm_gated_inference):
+        torch.library.register_fake(f"{_NAMESPACE}::{inference.__name__}", inference, lib=library)
     for name in ("add_rms_norm_", "add_rms_norm__raw"):
         torch.library.register_fake(f"{_NAMESPACE}::{name}", add_rms_norm_, lib=library)
