@@ -5,3 +5,4 @@
 #include "opwright/simd_convert.h"
 #include "opwright/simd_core.h"
 #include "opwright/simd_memory.h"
+#include "opwright/simd_reduce.h"

@@ -33,7 +33,7 @@ BOUNDS: dict[str, dict[str, float]] = {
         "log": 0.9,
         "log1p": 1.5,
         "sigmoid": 1.8,
-        "silu": 1.8,
+        "silu": 2.0,
         "tanh": 1.3,
         "softplus": 1.8,
         "erf": 1.5,

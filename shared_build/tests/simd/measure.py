@@ -50,7 +50,8 @@ def measure(
 def table(results: Results) -> str:
     """Return the Markdown table of bounds and measured errors."""
     lines = [
-        "| function | float32: bound | without fma | with fma | float64: bound | without fma | with fma |",
+        "| function | float32: bound | measured, no fma | measured, fma "
+        "| float64: bound | measured, no fma | measured, fma |",
         "|---|---|---|---|---|---|---|",
     ]
     for name in bounds.FUNCTIONS:
