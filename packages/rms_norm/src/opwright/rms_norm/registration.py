@@ -202,7 +202,10 @@ def add_rms_norm_in_place(input: Tensor, residual: Tensor, weight: Tensor | None
                 f"add_rms_norm_: expected {name} to be no leaf that requires grad, but got one, to overwrite"
             )
     _fakes.check_in_place(input, residual, weight, *options)
-    output, residual_out = add_rms_norm_forward(input, residual, weight, *options)
+    exact = options[-1] == 1
+    # Exact statistics keep the summands for the backward, which are overwritten here.
+    summands = (input.clone(), residual.clone()) if exact else (input, residual)
+    output, residual_out = add_rms_norm_forward(*summands, weight, *options)
     input.copy_(output)
     residual.copy_(residual_out)
 
