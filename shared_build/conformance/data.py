@@ -18,16 +18,21 @@ def _positive(generator: torch.Generator, shape: tuple[int, ...]) -> torch.Tenso
     return torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
 
 
+def _scale(generator: torch.Generator) -> float:
+    """A factor of the seed, so that values without other randomness differ between draws."""
+    return float(torch.rand((), generator=generator, dtype=torch.float64)) + 0.5
+
+
 def _spikes(generator: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
     values = torch.zeros(shape, dtype=torch.float64)
     if values.numel():
         flat = values.view(-1)
-        flat[torch.randint(flat.numel(), (max(1, flat.numel() // 17),), generator=generator)] = 30.0
+        flat[torch.randint(flat.numel(), (max(1, flat.numel() // 17),), generator=generator)] = 30.0 * _scale(generator)
     return values
 
 
 def _duplicates(generator: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.randint(-2, 3, shape, generator=generator).double() * 0.5
+    return torch.randint(-2, 3, shape, generator=generator).double() * _scale(generator)
 
 
 PROFILES: dict[str, Callable[[torch.Generator, tuple[int, ...]], torch.Tensor]] = {
@@ -37,7 +42,7 @@ PROFILES: dict[str, Callable[[torch.Generator, tuple[int, ...]], torch.Tensor]] 
     "offset": lambda g, s: 100.0 + 0.01 * _normal(g, s),  # large mean, small variance
     "wide": lambda g, s: _normal(g, s) * torch.exp(2.0 * _normal(g, s)),  # many binades
     "zeros": lambda g, s: torch.zeros(s, dtype=torch.float64),
-    "equal": lambda g, s: torch.full(s, 0.7, dtype=torch.float64),
+    "equal": lambda g, s: torch.full(s, _scale(g), dtype=torch.float64),
     "positive": _positive,
     "spikes": _spikes,
     "duplicates": _duplicates,

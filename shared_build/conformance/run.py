@@ -14,7 +14,7 @@ import torch
 from . import data, layouts, ulp
 from .spec import Case, Options, Package, Spec, Tensors
 
-SMALL = 512  # elements below which eager's error is taken from several draws
+SMALL = 1 << 14  # elements up to which eager's error is taken from several draws
 SAVE_VARIABLE = "OPWRIGHT_CONFORMANCE_SAVE"
 Outputs = tuple[torch.Tensor, ...]
 Function = Callable[..., Outputs]
