@@ -7,6 +7,7 @@ integration runs. The work itself is in shared_build; this file puts it in order
 """
 
 import argparse
+import itertools
 import shutil
 import subprocess
 import sys
@@ -36,11 +37,12 @@ def parse(session: nox.Session) -> tuple[list[str], str, list[str]]:
     parser = argparse.ArgumentParser(prog=f"nox -s {session.name} --", add_help=False)
     parser.add_argument("--torch", default=DEFAULT_TORCH)
     options, rest = parser.parse_known_args(session.posargs)
-    named = [item for item in rest if not item.startswith("-")]
-    if named and named[0] not in OPERATORS and session.name not in {"new", "accept"}:
-        session.error(f"{session.name}: expected operators among {', '.join(OPERATORS)}, but got {named[0]}")
-    operators = [item for item in rest if item in OPERATORS]
-    return operators or OPERATORS, options.torch, [item for item in rest if item not in operators]
+    # Operators come first; what follows the first option is that option's business.
+    named = list(itertools.takewhile(lambda item: not item.startswith("-"), rest))
+    for name in named:
+        if name not in OPERATORS:
+            session.error(f"{session.name}: expected operators among {', '.join(OPERATORS)}, but got {name}")
+    return named or OPERATORS, options.torch, rest[len(named) :]
 
 
 def wheel(environment: Environment, operator: str) -> Path:

@@ -10,13 +10,18 @@ applies.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from scikit_build_core import build as _scikit_build
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 __all__ = [
     "build_editable",
@@ -45,7 +50,7 @@ def _torch_requirement() -> str:
     """Return the torch requirement of the package being built (the working directory is its root)."""
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
     for requirement in project["dependencies"]:
-        if requirement.split(";")[0].strip().startswith("torch"):
+        if re.match(r"torch\s*([<>=!~;\[]|$)", requirement):
             return str(requirement)
     raise RuntimeError(
         f"{project['name']}: expected a torch requirement in [project] dependencies, but got none"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,9 @@ NAMESPACE = "opwright"
 TORCH_FLOOR = (2, 11)
 
 # The types whose call goes straight to a kernel; subclasses (DTensor, FakeTensor) take the dispatcher's way.
-_PLAIN = frozenset((Tensor, torch.nn.Parameter, torch.nn.Buffer, type(None)))
+_PLAIN = frozenset((Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", Tensor), type(None)))
+
+_registering = threading.RLock()
 
 # Functions that every call asks, bound once.
 _is_compiling = torch.compiler.is_compiling
@@ -74,10 +77,11 @@ def once(name: str, register: Callable[[torch.library.Library], None]) -> None:
         register: makes registrations on the library it is given, which lives as long as the process.
     """
     done: dict[str, torch.library.Library] = torch.ops.__dict__.setdefault("_opwright_registrations", {})
-    if name not in done:
-        library = torch.library.Library(NAMESPACE, "FRAGMENT")
-        done[name] = library
-        register(library)
+    with _registering:
+        if name not in done:
+            library = torch.library.Library(NAMESPACE, "FRAGMENT")
+            register(library)
+            done[name] = library
 
 
 def transforms_active() -> bool:

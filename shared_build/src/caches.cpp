@@ -11,7 +11,6 @@ bool beyond_caches(int64_t bytes) {
     int64_t size = 0;
 #if defined(_SC_LEVEL3_CACHE_SIZE)
     size = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (size <= 0) size = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
     if (size <= 0) size = int64_t{16} << 20;
     return size / 2;

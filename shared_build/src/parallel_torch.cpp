@@ -9,6 +9,12 @@
 
 #include "opwright/parallel.h"
 
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define __SANITIZE_THREAD__ 1
+#endif
+#endif
+
 #if defined(__SANITIZE_THREAD__)
 // The pool's fork and join are invisible to ThreadSanitizer (OpenMP waits on a futex of its own),
 // so they are told to it.
@@ -47,7 +53,11 @@ struct Region {
   void fail(Failure kind, const char* what) {
     if (failed.test_and_set()) return;
     failure = kind;
-    text = what;
+    try {
+      text = what;
+    } catch (const std::bad_alloc&) {
+      failure = Failure::kMemory;
+    }
   }
 
   void rethrow() const {

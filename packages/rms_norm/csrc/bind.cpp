@@ -27,6 +27,8 @@ const RmsNormKernels& kernels() {
 DType check_input(const Tensor& input, const char* op, const char* argument = "input") {
   const DType type = float_dtype(input, op, argument);
   check(input.dim() >= 1, op, "input with at least 1 dimension", "0");
+  check(input.dim() <= kMaxDims, op, "input with at most 64 dimensions",
+        [&] { return text(input.dim()); });
   return type;
 }
 
@@ -127,10 +129,17 @@ struct Scale {
   }
 };
 
+// Memory for the gradient of `tensor`, or an empty tensor where it is not wanted: the first result
+// of an operator may not be missing, or DTensor would take the operator for one without results.
+Tensor gradient(bool wanted, const Tensor& tensor, DType type) {
+  constexpr int64_t kNothing[] = {0};
+  return wanted ? empty(sizes(tensor), type) : empty(kNothing, 1, type);
+}
+
 // The partial sums of a weight's gradient, and how many parts they come in.
 struct WeightGrad {
-  WeightGrad(bool wanted, int64_t rows, int64_t size, DType type)
-      : parts(weight_grad_parts(rows > 0 ? rows : 1)),
+  WeightGrad(bool wanted, int64_t rows, int64_t heads, int64_t size, DType type)
+      : parts(weight_grad_parts(rows > 0 ? rows : 1, heads)),
         partial(wanted ? parts * size * element_size(type) : 0) {
     // Without rows no kernel runs, and the sum of nothing is zero.
     if (rows == 0 && partial.data())
@@ -156,7 +165,7 @@ OptionalTensor combine(const WeightGrad& grad, bool wanted, const OptionalTensor
 Tensor empty_rstd(const Tensor& input, int64_t groups, DType type) {
   const Shape shape = sizes(input);
   if (groups == 0) return empty(shape.data, shape.ndim - 1, accumulate_type(type));
-  int64_t size[64];
+  int64_t size[kMaxDims];
   for (int64_t i = 0; i + 1 < shape.ndim; ++i) size[i] = shape[i];
   size[shape.ndim - 1] = groups;
   return empty(size, shape.ndim, accumulate_type(type));
@@ -227,10 +236,11 @@ Tensor rms_norm_inference(const Tensor& input, const OptionalTensor& weight, dou
 
 // Shared by the backward of rms_norm and of add_rms_norm: `value` is the input of the one,
 // residual_out of the other.
-std::tuple<OptionalTensor, OptionalTensor> backward(
-    const char* op, const OptionalTensor& grad_output, const OptionalTensor& grad_residual_out,
-    const Tensor& value, const OptionalTensor& weight, const Tensor& rstd, double weight_offset,
-    bool need_input, bool need_weight) {
+std::tuple<Tensor, OptionalTensor> backward(const char* op, const OptionalTensor& grad_output,
+                                            const OptionalTensor& grad_residual_out,
+                                            const Tensor& value, const OptionalTensor& weight,
+                                            const Tensor& rstd, double weight_offset,
+                                            bool need_input, bool need_weight) {
   RmsNormBackward p{};
   p.stream_type = check_input(value, op, "value");
   p.columns = sizes(value)[-1];
@@ -259,11 +269,10 @@ std::tuple<OptionalTensor, OptionalTensor> backward(
         [&] { return text(sizes(rstd)) + " " + dtype_name(dtype_code(rstd)); });
   need_weight = need_weight && weight;
 
-  OptionalTensor grad_input;
-  if (need_input) grad_input = empty(sizes(value), p.stream_type);
+  Tensor grad_input = gradient(need_input, value, p.stream_type);
   const Scale scale(weight, weight_type, type, weight_offset);
   p.heads = scale.heads;
-  const WeightGrad weight_grad(need_weight, p.rows, p.heads * p.columns, type);
+  const WeightGrad weight_grad(need_weight, p.rows, p.heads, p.heads * p.columns, type);
   if (p.rows > 0 && p.columns > 0) {
     const RowsIn value_rows = rows_in(value);
     const RowsIn grad_rows = grad_output ? rows_in(*grad_output) : value_rows;
@@ -278,7 +287,7 @@ std::tuple<OptionalTensor, OptionalTensor> backward(
     p.value_layout = value_rows.layout;
     p.weight = scale.data;
     p.rstd = rstd_dense.const_data_ptr();
-    p.grad_input = grad_input ? grad_input->mutable_data_ptr() : nullptr;
+    p.grad_input = need_input ? grad_input.mutable_data_ptr() : nullptr;
     p.partial = weight_grad.data();
     p.parts = weight_grad.parts;
     kernels().backward(p);
@@ -286,9 +295,11 @@ std::tuple<OptionalTensor, OptionalTensor> backward(
   return {grad_input, combine(weight_grad, need_weight, weight, weight_type, type)};
 }
 
-std::tuple<OptionalTensor, OptionalTensor> rms_norm_backward(
-    const Tensor& grad_output, const Tensor& input, const OptionalTensor& weight,
-    const Tensor& rstd, double eps, double weight_offset, bool need_input, bool need_weight) {
+std::tuple<Tensor, OptionalTensor> rms_norm_backward(const Tensor& grad_output, const Tensor& input,
+                                                     const OptionalTensor& weight,
+                                                     const Tensor& rstd, double eps,
+                                                     double weight_offset, bool need_input,
+                                                     bool need_weight) {
   (void)eps;  // for the second derivative, which recomputes rstd
   return backward("rms_norm_backward", grad_output, std::nullopt, input, weight, rstd,
                   weight_offset, need_input, need_weight);
@@ -385,7 +396,7 @@ std::tuple<Tensor, Tensor> add_rms_norm_inference(const Tensor& input, const Ten
   return {output, residual_out};
 }
 
-std::tuple<OptionalTensor, OptionalTensor> add_rms_norm_backward(
+std::tuple<Tensor, OptionalTensor> add_rms_norm_backward(
     const OptionalTensor& grad_output, const OptionalTensor& grad_residual_out,
     const Tensor& residual_out, const OptionalTensor& weight, const Tensor& rstd, double eps,
     double weight_offset, bool need_sum, bool need_weight) {
@@ -417,7 +428,7 @@ Extent extent(const Tensor& tensor) {
 bool without_overlap(const Tensor& tensor) {
   const Shape size = sizes(tensor), stride = strides(tensor);
   int64_t done = 0, reach = 0;
-  bool taken[64] = {};
+  bool taken[kMaxDims] = {};
   while (done < size.ndim) {
     int64_t next = -1;
     for (int64_t d = 0; d < size.ndim; ++d) {
@@ -432,6 +443,22 @@ bool without_overlap(const Tensor& tensor) {
   return true;
 }
 
+// Refuses arguments of the in-place operator that share memory, and elements of one that do.
+void check_memory(const Tensor& input, const Tensor& residual, const OptionalTensor& weight) {
+  constexpr const char* kOp = "add_rms_norm_";
+  constexpr const char* overlapping = "overlapping memory";
+  check(without_overlap(input), kOp, "input whose elements lie apart", overlapping);
+  check(without_overlap(residual), kOp, "residual whose elements lie apart", overlapping);
+  const Extent a = extent(input), b = extent(residual);
+  check(a.first > b.last || b.first > a.last, kOp, "input and residual in memory of their own",
+        overlapping);
+  if (weight) {
+    const Extent w = extent(*weight);
+    check((a.first > w.last || w.first > a.last) && (b.first > w.last || w.first > b.last), kOp,
+          "weight in memory of its own", overlapping);
+  }
+}
+
 void add_rms_norm_(const Tensor& input, const Tensor& residual, const OptionalTensor& weight,
                    double eps, double weight_offset, int64_t rounding, int64_t statistics) {
   constexpr const char* kOp = "add_rms_norm_";
@@ -444,21 +471,11 @@ void add_rms_norm_(const Tensor& input, const Tensor& residual, const OptionalTe
   };
   check_holds("input", p.output_type, p.input_type);
   check_holds("residual", p.stream_type, p.residual_type);
-  constexpr const char* overlapping = "overlapping memory";
-  check(without_overlap(input), kOp, "input whose elements lie apart", overlapping);
-  check(without_overlap(residual), kOp, "residual whose elements lie apart", overlapping);
-  const Extent a = extent(input), b = extent(residual);
-  check(a.first > b.last || b.first > a.last, kOp, "input and residual in memory of their own",
-        overlapping);
+  check_memory(input, residual, weight);
   RowLayout output_layout{}, residual_layout{};
   const bool few = collapse_rows(sizes(input), strides(input), 1, &output_layout) &&
                    collapse_rows(sizes(residual), strides(residual), 1, &residual_layout);
   check(few, kOp, "tensors whose leading dimensions merge into at most 6", "more");
-  if (weight) {
-    const Extent w = extent(*weight);
-    check((a.first > w.last || w.first > a.last) && (b.first > w.last || w.first > b.last), kOp,
-          "weight in memory of its own", overlapping);
-  }
   mark_mutated(input);
   mark_mutated(residual);
   run_add(p, input, residual, weight, weight_offset, input, output_layout, residual,
@@ -560,7 +577,7 @@ Tensor rms_norm_gated_inference(const Tensor& input, const OptionalTensor& gate,
       .first;
 }
 
-std::tuple<OptionalTensor, OptionalTensor, OptionalTensor> rms_norm_gated_backward(
+std::tuple<Tensor, OptionalTensor, OptionalTensor> rms_norm_gated_backward(
     const Tensor& grad_output, const Tensor& input, const OptionalTensor& gate,
     const OptionalTensor& weight, const Tensor& rstd, double eps, int64_t activation,
     bool norm_before_gate, int64_t group_size, bool need_input, bool need_gate, bool need_weight) {
@@ -584,10 +601,10 @@ std::tuple<OptionalTensor, OptionalTensor, OptionalTensor> rms_norm_gated_backwa
   need_gate = need_gate && gate;
   need_weight = need_weight && weight;
 
-  OptionalTensor grad_input, grad_gate;
-  if (need_input) grad_input = empty(sizes(input), types.input);
+  Tensor grad_input = gradient(need_input, input, types.input);
+  OptionalTensor grad_gate;
   if (need_gate) grad_gate = empty(sizes(input), types.input);
-  const WeightGrad weight_grad(need_weight, p.rows, p.groups * p.columns, type);
+  const WeightGrad weight_grad(need_weight, p.rows, p.groups, p.groups * p.columns, type);
   if (p.rows > 0 && p.columns > 0) {
     const Scale scale(weight, types.weight, type, 0.0);
     const RowsIn in = rows_in(input, p.groups), grad_rows = rows_in(grad_output, p.groups);
@@ -604,13 +621,19 @@ std::tuple<OptionalTensor, OptionalTensor, OptionalTensor> rms_norm_gated_backwa
     p.gate_layout = gate_rows.layout;
     p.weight = scale.data;
     p.rstd = rstd_dense.const_data_ptr();
-    p.grad_input = grad_input ? grad_input->mutable_data_ptr() : nullptr;
+    p.grad_input = need_input ? grad_input.mutable_data_ptr() : nullptr;
     p.grad_gate = grad_gate ? grad_gate->mutable_data_ptr() : nullptr;
     p.partial = weight_grad.data();
     p.parts = weight_grad.parts;
     kernels().gated_backward(p);
   }
   return {grad_input, grad_gate, combine(weight_grad, need_weight, weight, types.weight, type)};
+}
+
+void add_rms_norm_check(const Tensor& input, const Tensor& residual, const OptionalTensor& weight) {
+  check_input(input, "add_rms_norm_");
+  check_same_shape(residual, input, "add_rms_norm_", "residual");
+  check_memory(input, residual, weight);
 }
 
 int64_t rms_norm_kernel_level() { return static_cast<int64_t>(current_level()); }
@@ -626,7 +649,7 @@ int64_t rms_norm_kernel_level() { return static_cast<int64_t>(current_level()); 
 
 STABLE_TORCH_LIBRARY_FRAGMENT(opwright, m)
 {
-  opwright::define_once([&] {
+  opwright::define_once(m, "rms_norm_kernel_level() -> int", [&] {
     OPWRIGHT_DEFINE(
         m, "rms_norm_forward",
         "(Tensor input, Tensor? weight, float eps, float weight_offset, int rounding) -> "
@@ -634,7 +657,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(opwright, m)
     OPWRIGHT_DEFINE(m, "rms_norm_backward",
                     "(Tensor grad_output, Tensor input, Tensor? weight, Tensor rstd, float eps, "
                     "float weight_offset, "
-                    "bool need_input, bool need_weight) -> (Tensor?, Tensor?)");
+                    "bool need_input, bool need_weight) -> (Tensor, Tensor?)");
     OPWRIGHT_DEFINE(
         m, "add_rms_norm_forward",
         "(Tensor input, Tensor residual, Tensor? weight, float eps, float weight_offset, "
@@ -644,7 +667,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(opwright, m)
         m, "add_rms_norm_backward",
         "(Tensor? grad_output, Tensor? grad_residual_out, Tensor residual_out, Tensor? weight, "
         "Tensor rstd, "
-        "float eps, float weight_offset, bool need_sum, bool need_weight) -> (Tensor?, Tensor?)");
+        "float eps, float weight_offset, bool need_sum, bool need_weight) -> (Tensor, Tensor?)");
     OPWRIGHT_DEFINE(m, "rms_norm_gated_forward",
                     "(Tensor input, Tensor? gate, Tensor? weight, float eps, int activation, bool "
                     "norm_before_gate, "
@@ -653,11 +676,12 @@ STABLE_TORCH_LIBRARY_FRAGMENT(opwright, m)
         m, "rms_norm_gated_backward",
         "(Tensor grad_output, Tensor input, Tensor? gate, Tensor? weight, Tensor rstd, float eps, "
         "int activation, bool norm_before_gate, int group_size, bool need_input, bool need_gate, "
-        "bool need_weight) -> (Tensor?, Tensor?, Tensor?)");
+        "bool need_weight) -> (Tensor, Tensor?, Tensor?)");
     OPWRIGHT_DEFINE(m, "add_rms_norm_",
                     "(Tensor(a!) input, Tensor(b!) residual, Tensor? weight, float eps, float "
                     "weight_offset, int rounding, "
                     "int statistics) -> ()");
+    m.def("add_rms_norm_check(Tensor input, Tensor residual, Tensor? weight) -> ()");
     m.def(
         "rms_norm_inference(Tensor input, Tensor? weight, float eps, float weight_offset, "
         "int rounding) -> Tensor");
@@ -667,7 +691,6 @@ STABLE_TORCH_LIBRARY_FRAGMENT(opwright, m)
     m.def(
         "rms_norm_gated_inference(Tensor input, Tensor? gate, Tensor? weight, float eps, "
         "int activation, bool norm_before_gate, int group_size, int rounding) -> Tensor");
-    m.def("rms_norm_kernel_level() -> int");
   });
 }
 
@@ -685,6 +708,7 @@ STABLE_TORCH_LIBRARY_IMPL(opwright, CPU, m)
   OPWRIGHT_IMPLEMENT(m, rms_norm_gated_forward);
   OPWRIGHT_IMPLEMENT(m, rms_norm_gated_backward);
   OPWRIGHT_IMPLEMENT(m, add_rms_norm_);
+  m.impl("add_rms_norm_check", TORCH_BOX(&opwright::add_rms_norm_check));
   m.impl("rms_norm_inference", TORCH_BOX(&opwright::rms_norm_inference));
   m.impl("add_rms_norm_inference", TORCH_BOX(&opwright::add_rms_norm_inference));
   m.impl("rms_norm_gated_inference", TORCH_BOX(&opwright::rms_norm_gated_inference));

@@ -72,7 +72,7 @@ struct RmsNormBackward {
   const void* rstd;    // A, (rows,)
   void* grad_input;    // S, contiguous; null if not wanted
   void* partial;       // A, (parts, heads, columns); null if the weight's gradient is not wanted
-  int64_t parts;       // from weight_grad_parts(rows): rows are split by shape, so the order of
+  int64_t parts;       // from weight_grad_parts: rows are split by shape, so the order of
                        // summation is fixed
 };
 
@@ -151,7 +151,9 @@ struct RmsNormKernels {
 // and few enough that the partial sums are small beside the gradients themselves; and no part has
 // so many rows that rounding errors could pile up in its fp32 sums.
 namespace {
-[[maybe_unused]] int64_t weight_grad_parts(int64_t rows) {
+// `heads` rows of the input share one set of partial sums, each row its own part of it.
+[[maybe_unused]] int64_t weight_grad_parts(int64_t rows, int64_t heads) {
+  rows = (rows + heads - 1) / heads;
   constexpr int64_t kFewestRows = 8, kEnoughParts = 64, kMostRows = 128;
   const int64_t small = (rows + kFewestRows - 1) / kFewestRows;
   const int64_t large = (rows + kMostRows - 1) / kMostRows;

@@ -26,15 +26,17 @@ using OptionalTensor = std::optional<Tensor>;
 // the process.
 inline bool g_defined_here = false;
 
-// Runs `define`, which defines all schemas, unless the process has them already.
+// Defines `first`, and by `define` the others, unless the process has the first already.
 template <class F>
-inline void define_once(const F& define) {
+inline void define_once(torch::stable::detail::StableLibrary& library, const char* first,
+                        const F& define) {
   try {
-    define();
-    g_defined_here = true;
+    library.def(first);
   } catch (const std::exception&) {
-    // The first schema was refused, since it exists.
+    return;  // refused, since it exists
   }
+  define();
+  g_defined_here = true;
 }
 
 // ---- dtypes -------------------------------------------------------------------------------------
@@ -152,12 +154,14 @@ inline bool same(Shape a, Shape b) {
   return true;
 }
 
+// Dimensions that a tensor may have, which the operators check of their inputs.
+constexpr int64_t kMaxDims = 64;
+
 // ---- memory -------------------------------------------------------------------------------------
 
 // A new contiguous CPU tensor, uninitialised.
 inline Tensor empty(const int64_t* size, int64_t ndim, DType type) {
-  check(ndim <= 64, "opwright", "at most 64 dimensions", [&] { return std::to_string(ndim); });
-  int64_t stride[64];
+  int64_t stride[kMaxDims];
   int64_t step = 1;
   for (int64_t i = ndim - 1; i >= 0; --i) {
     stride[i] = step;

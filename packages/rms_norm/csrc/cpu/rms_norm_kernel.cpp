@@ -234,7 +234,7 @@ void row_gradient(GradientRow<A, S, O> row, A r, A mean, int64_t n, bool stream)
   const Pair<A> rs = pair<A>(r), minus_mean = pair<A>(-mean);
   stream = stream && row.dv && can_stream(row.dv);
   for_each_block<A>(n, [=](int64_t i, auto block) {
-    prefetch_block<A>(row.next_dy + i);
+    if (row.next_dy) prefetch_block<A>(row.next_dy + i);
     prefetch_block<A>(row.next_v + i);
     const Pair<A> normal = block.load(row.v + i) * rs;
     const Pair<A> grad = row.dy ? block.load(row.dy + i) : pair<A>(0);

@@ -42,12 +42,12 @@ def rms_norm_backward(
     weight_offset: float,
     need_input: bool,
     need_weight: bool,
-) -> tuple[Tensor | None, Tensor | None]:
+) -> tuple[Tensor, Tensor | None]:
     """Fake of ``opwright::rms_norm_backward``."""
     common.check("rms_norm_backward", input, weight, eps, heads=True)
     common.check_like("rms_norm_backward", "grad_output", grad_output, input)
     return (
-        _empty(input, input.dtype) if need_input else None,
+        _empty(input, input.dtype, None if need_input else (0,)),
         _empty(weight, weight.dtype) if need_weight and weight is not None else None,
     )
 
@@ -96,14 +96,14 @@ def add_rms_norm_backward(
     weight_offset: float,
     need_sum: bool,
     need_weight: bool,
-) -> tuple[Tensor | None, Tensor | None]:
+) -> tuple[Tensor, Tensor | None]:
     """Fake of ``opwright::add_rms_norm_backward``."""
     common.check("add_rms_norm_backward", residual_out, weight, eps, heads=True)
     for name, grad in (("grad_output", grad_output), ("grad_residual_out", grad_residual_out)):
         if grad is not None:
             common.check_like("add_rms_norm_backward", name, grad, residual_out)
     return (
-        _empty(residual_out, residual_out.dtype) if need_sum else None,
+        _empty(residual_out, residual_out.dtype, None if need_sum else (0,)),
         _empty(weight, weight.dtype) if need_weight and weight is not None else None,
     )
 
@@ -196,13 +196,13 @@ def rms_norm_gated_backward(
     need_input: bool,
     need_gate: bool,
     need_weight: bool,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Fake of ``opwright::rms_norm_gated_backward``."""
     op = "rms_norm_gated_backward"
     _check_gated(op, input, gate, weight, eps, activation, group_size, 0)
     common.check_like(op, "grad_output", grad_output, input)
     return (
-        _empty(input, input.dtype) if need_input else None,
+        _empty(input, input.dtype, None if need_input else (0,)),
         _empty(gate, gate.dtype) if need_gate and gate is not None else None,
         _empty(weight, weight.dtype) if need_weight and weight is not None else None,
     )
@@ -238,5 +238,8 @@ def register(library: torch.library.Library) -> None:
             torch.library.register_fake(f"{_NAMESPACE}::{fake.__name__}{suffix}", fake, lib=library)
     for inference in (rms_norm_inference, add_rms_norm_inference, rms_norm_gated_inference):
         torch.library.register_fake(f"{_NAMESPACE}::{inference.__name__}", inference, lib=library)
+    torch.library.register_fake(
+        f"{_NAMESPACE}::add_rms_norm_check", lambda input, residual, weight: None, lib=library
+    )
     for name in ("add_rms_norm_", "add_rms_norm__raw"):
         torch.library.register_fake(f"{_NAMESPACE}::{name}", add_rms_norm_, lib=library)

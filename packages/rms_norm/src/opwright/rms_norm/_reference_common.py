@@ -67,6 +67,7 @@ def check(op: str, input: Tensor, weight: Tensor | None, eps: float, *, heads: b
     if weight is None:
         return
     check_weight_dtype(op, "weight", weight, input)
+    check_device(op, "weight", weight, input)
     _check_shape(op, "weight", weight, input.shape[-1:], input.shape[-2:] if heads else ())
 
 
@@ -113,6 +114,22 @@ def check_weight_dtype(op: str, name: str, other: Tensor, input: Tensor) -> None
         )
 
 
+def check_device(op: str, name: str, other: Tensor, input: Tensor) -> None:
+    """Refuse an operand on another device than ``input``.
+
+    Args:
+        op: the operator's name, which starts the message.
+        name: the operand's name.
+        other: the operand.
+        input: the first operand.
+
+    Raises:
+        ValueError: where they differ.
+    """
+    if other.device != input.device:
+        raise ValueError(f"{op}: expected {name} on {input.device} like the input, but got {other.device}")
+
+
 def check_like(op: str, name: str, other: Tensor, input: Tensor, *, same_dtype: bool = False) -> None:
     """Refuse a second operand whose shape, or where asked for whose dtype, is not ``input``'s.
 
@@ -127,6 +144,7 @@ def check_like(op: str, name: str, other: Tensor, input: Tensor, *, same_dtype: 
         ValueError: where they differ.
     """
     _check_shape(op, name, other, input.shape)
+    check_device(op, name, other, input)
     if same_dtype and other.dtype != input.dtype:
         raise ValueError(
             f"{op}: expected {name} of dtype {dtype_name(input.dtype)}, but got {dtype_name(other.dtype)}"

@@ -45,7 +45,7 @@ def register(library: torch.library.Library) -> None:
         need_input, need_weight = options[-2:]
         return [
             (
-                [row if need_input else None, summed if need_weight and weight is not None else None],
+                [row if need_input else replicate, summed if need_weight and weight is not None else None],
                 [row, row, present(weight, own), row, *(None for _ in options)],
             )
             for row, own, summed in rows(input, weight, per_head=True)
@@ -65,7 +65,7 @@ def register(library: torch.library.Library) -> None:
         need_sum, need_weight = options[-2:]
         return [
             (
-                [row if need_sum else None, summed if need_weight and weight is not None else None],
+                [row if need_sum else replicate, summed if need_weight and weight is not None else None],
                 [
                     present(grad, row),
                     present(grad_residual, row),
@@ -91,7 +91,7 @@ def register(library: torch.library.Library) -> None:
         return [
             (
                 [
-                    row if need_input else None,
+                    row if need_input else replicate,
                     row if need_gate and gate is not None else None,
                     summed if need_weight and weight is not None else None,
                 ],

@@ -59,7 +59,8 @@ def _rule(op: Callable[..., Any], rowwise: tuple[int, ...], weight: int, weight_
             if args[position] is not None:
                 moved[position] = _front(args[position], in_dims[position], info.batch_size)
         outputs = op(*moved)
-        return outputs, tuple(None if output is None else 0 for output in outputs)
+        # A gradient that was not asked for is missing, or empty and the same for the whole batch.
+        return outputs, tuple(None if output is None or output.shape == (0,) else 0 for output in outputs)
 
     return rule
 

@@ -176,7 +176,7 @@ def rms_norm_gated(
     Raises:
         ValueError: for a dtype, shape or option outside of the above; nothing is computed.
     """
-    if group_size is not None and group_size <= 0:
+    if group_size is not None and group_size <= 0 and input.dim() > 0:
         raise ValueError(
             f"rms_norm_gated: expected group_size to be positive and to divide {input.shape[-1]}, "
             f"but got {group_size}"

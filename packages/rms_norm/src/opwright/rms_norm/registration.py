@@ -62,9 +62,9 @@ def _rms_norm_backward_reference(
     weight_offset: float,
     need_input: bool,
     need_weight: bool,
-) -> tuple[Tensor | None, Tensor | None]:
+) -> tuple[Tensor, Tensor | None]:
     grads = reference.rms_norm_backward(grad_output, input, weight, rstd, eps, weight_offset)
-    return grads[0] if need_input else None, grads[1] if need_weight else None
+    return grads[0] if need_input else input.new_empty(0), grads[1] if need_weight else None
 
 
 rms_norm_backward = DifferentiableOp(
@@ -90,7 +90,7 @@ def _rms_norm_gradient(ctx: Any, grad_output: Tensor | None, _: Tensor | None) -
     grad_input, grad_weight = rms_norm_backward(
         grad_output, input, weight, rstd, ctx.eps, ctx.weight_offset, *ctx.needs_input_grad[:2]
     )
-    return grad_input, grad_weight, None, None, None
+    return grad_input if ctx.needs_input_grad[0] else None, grad_weight, None, None, None
 
 
 rms_norm_forward = DifferentiableOp(
@@ -116,11 +116,11 @@ def _add_rms_norm_backward_reference(
     weight_offset: float,
     need_sum: bool,
     need_weight: bool,
-) -> tuple[Tensor | None, Tensor | None]:
+) -> tuple[Tensor, Tensor | None]:
     grads = reference.add_rms_norm_backward(
         grad_output, grad_residual_out, residual_out, weight, rstd, eps, weight_offset
     )
-    return grads[0] if need_sum else None, grads[1] if need_weight else None
+    return grads[0] if need_sum else residual_out.new_empty(0), grads[1] if need_weight else None
 
 
 add_rms_norm_backward = DifferentiableOp(
@@ -135,7 +135,9 @@ add_rms_norm_backward = DifferentiableOp(
 def _save_add_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     input, residual, weight, ctx.eps, ctx.weight_offset, _, statistics = inputs
     ctx.dtypes = input.dtype, residual.dtype
-    ctx.mark_non_differentiable(output[2])
+    # The sum depends on the summands only.
+    sum_needs_grad = any(ctx.needs_input_grad[:2])
+    ctx.mark_non_differentiable(*(output[2:] if sum_needs_grad else output[1:]))
     ctx.set_materialize_grads(False)
     # The value that was normalised is residual_out, unless it was the sum before rounding: then the sum is
     # formed again.
@@ -163,7 +165,7 @@ def _add_rms_norm_gradient(
         ctx.eps,
         ctx.weight_offset,
         need_input or need_residual,
-        need_weight,
+        need_weight and grad_output is not None,
     )
     return (
         grad_sum.to(ctx.dtypes[0]) if need_input else None,
@@ -202,6 +204,9 @@ def add_rms_norm_in_place(input: Tensor, residual: Tensor, weight: Tensor | None
                 f"add_rms_norm_: expected {name} to be no leaf that requires grad, but got one, to overwrite"
             )
     _fakes.check_in_place(input, residual, weight, *options)
+    if not torch.compiler.is_compiling() and not transforms_active():
+        with torch.no_grad():
+            torch.ops.opwright.add_rms_norm_check(input, residual, weight)
     exact = options[-1] == 1
     # Exact statistics keep the summands for the backward, which are overwritten here.
     summands = (input.clone(), residual.clone()) if exact else (input, residual)
@@ -241,13 +246,13 @@ def _rms_norm_gated_backward_reference(
     need_input: bool,
     need_gate: bool,
     need_weight: bool,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     grads = reference.rms_norm_gated_backward(
         grad_output, input, gate, weight, rstd, eps, activation, norm_before_gate, group_size or None
     )
     grad_input, grad_gate, grad_weight = grads
     return (
-        grad_input if need_input else None,
+        grad_input if need_input else input.new_empty(0),
         grad_gate if need_gate else None,
         grad_weight if need_weight else None,
     )
@@ -276,10 +281,10 @@ def _rms_norm_gated_gradient(
         return (None,) * 8
     input, gate, weight, rstd = ctx.saved_tensors
     options = (ctx.eps, ctx.activation, ctx.norm_before_gate, ctx.group_size)
-    grads = rms_norm_gated_backward(
-        grad_output, input, gate, weight, rstd, *options, *ctx.needs_input_grad[:3]
-    )
-    return (*grads, None, None, None, None, None)
+    needed = ctx.needs_input_grad[:3]
+    grads = rms_norm_gated_backward(grad_output, input, gate, weight, rstd, *options, *needed)
+    wanted = (grad if need else None for grad, need in zip(grads, needed, strict=True))
+    return (*wanted, None, None, None, None, None)
 
 
 rms_norm_gated_forward = DifferentiableOp(
