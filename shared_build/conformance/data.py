@@ -27,7 +27,9 @@ def _spikes(generator: torch.Generator, shape: tuple[int, ...]) -> torch.Tensor:
     values = torch.zeros(shape, dtype=torch.float64)
     if values.numel():
         flat = values.view(-1)
-        flat[torch.randint(flat.numel(), (max(1, flat.numel() // 17),), generator=generator)] = 30.0 * _scale(generator)
+        flat[torch.randint(flat.numel(), (max(1, flat.numel() // 17),), generator=generator)] = 30.0 * _scale(
+            generator
+        )
     return values
 
 

@@ -18,6 +18,7 @@ from .autograd import differentiable_cases
 from .layouts import argument_layouts, gradient_layouts
 from .memory import poison
 from .rules import forward_rule, gradient_rule
+from .threads import parallel_cases
 from .values import all_cases, core_cases, first_core, sized
 
 RACE_REPEATS = 250
@@ -51,7 +52,7 @@ def _all(run: Run) -> Outputs:
 def cuda_golden(run: Run) -> None:
     """Values on the device obey the error rule."""
     for out in forward_rule(run, run.inputs()):
-        run.require(out.device.type == "cuda", f"a result is on {out.device}")
+        run.require(out.device.type == run.device, f"a result is on {out.device}, not on {run.device}")
 
 
 @check("cuda_gradients", on_cuda(differentiable_cases), marks=MARKS)
@@ -93,7 +94,7 @@ def cuda_poison(run: Run) -> None:
     poison(run)
 
 
-@check("cuda_repeat", on_cuda(first_core), marks=MARKS)
+@check("cuda_repeat", on_cuda(parallel_cases), marks=MARKS)
 def cuda_repeat(run: Run) -> None:
     """250 runs of forward and backward give the same bits: no race, no unordered atomics."""
     run.inputs()
@@ -230,7 +231,7 @@ def huge_variants(spec: Spec) -> Iterator[Variant]:
 def cuda_huge(run: Run) -> None:
     """More than 2^31 elements: the last items equal a call on them alone."""
     tensors = {
-        n: t if t is None else torch.empty(t.shape, dtype=t.dtype, device="cuda").normal_()
+        n: t if t is None else torch.empty(t.shape, dtype=t.dtype, device=run.device).normal_()
         for n, t in data.materialise(run.case, run.dtype, device="meta").items()
     }
     whole = run.call(tensors)

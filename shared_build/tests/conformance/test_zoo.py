@@ -46,7 +46,7 @@ def report_of(invocation):
 
 
 def test_every_check_catches_something():
-    needs_device = {name for name, check in CHECKS.items() if "cuda" in check.marks}
+    needs_device = {name for name, check in CHECKS.items() if "cuda" in check.marks}  # test_cuda_logic.py
     caught = {fault.check for fault in faults.load()}
     assert set(CHECKS) - needs_device - caught == set()
 

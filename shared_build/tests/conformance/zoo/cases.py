@@ -88,6 +88,7 @@ def spec_of(op: AddScale) -> Spec:
         ),
         "shardings": (Sharding({"x": "S(0)", "y": "S(0)"}, ("S(0)", "S(0)")),),
         "double_backward": op.double_backward,
+        "cuda": True,
     }
     return Spec(**(claims | dict(op.claims)))
 
@@ -107,6 +108,7 @@ def inplace_spec_of(op: AddScale) -> Spec:
         outputs=("output", "total"),
         mutates=("x", "y"),
         differentiable=False,
+        cuda=True,
         cases=list(CASES),
         dispatch=lambda t, o: [Call(op.inplace_op, (t["x"], t["y"], t["weight"], o["eps"]))],
         errors=errors_of(op),

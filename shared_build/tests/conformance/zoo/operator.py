@@ -31,8 +31,8 @@ def work_dtype(x: Tensor) -> torch.dtype:
 
 def total_of(values: Tensor, dim: int) -> Tensor:
     """A sum whose order depends on the shape alone; keeps no dimension."""
-    if values.shape[dim] == 0:
-        return values.sum(dim)
+    if values.shape[dim] == 0 or values.is_cuda:  # the cumulative sum on CUDA is not deterministic
+        return values.contiguous().sum(dim)
     return values.contiguous().cumsum(dim).select(dim, -1).clone()
 
 
@@ -92,7 +92,7 @@ class AddScale:
         scaled = total * rstd.unsqueeze(-1)
         if weight is not None:
             scaled = scaled * weight.contiguous().to(wide)
-        output, rounded = torch.empty(x.shape, dtype=x.dtype), torch.empty(x.shape, dtype=x.dtype)
+        output, rounded = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
         self.store(output, scaled)
         self.store(rounded, total)
         return output, rounded, rstd
@@ -125,8 +125,8 @@ class AddScale:
         rows = 1 if x.dim() == 1 else -1
         features = x.shape[-1]
         normal = (x.contiguous().to(wide) + y.contiguous().to(wide)) * rstd.unsqueeze(-1)
-        grad_sum = torch.zeros(x.shape, dtype=wide) if needs[0] else None
-        grad_weight = torch.zeros(features, dtype=wide) if needs[1] else None
+        grad_sum = torch.zeros(x.shape, dtype=wide, device=x.device) if needs[0] else None
+        grad_weight = torch.zeros(features, dtype=wide, device=x.device) if needs[1] else None
         if grad is not None:
             upstream = self.read(grad).to(wide)
             if needs[1]:
@@ -331,9 +331,10 @@ class AddScale:
         self.forward_op = getattr(space, f"{n}_forward").default
         self.backward_op = getattr(space, f"{n}_backward").default
         self.inplace_op = getattr(space, f"{n}_inplace").default
-        LIBRARY.impl(f"{n}_forward", self._checked(self.kernel), "CPU")
-        LIBRARY.impl(f"{n}_backward", self.backward_kernel, "CPU")
-        LIBRARY.impl(f"{n}_inplace", self._checked(self.inplace_kernel), "CPU")
+        for key in ("CPU", "CUDA"):
+            LIBRARY.impl(f"{n}_forward", self._checked(self.kernel), key)
+            LIBRARY.impl(f"{n}_backward", self.backward_kernel, key)
+            LIBRARY.impl(f"{n}_inplace", self._checked(self.inplace_kernel), key)
         self.register_fakes()
         self.register_autograd()
         self.register_vmap()
