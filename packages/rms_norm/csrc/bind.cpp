@@ -129,13 +129,6 @@ struct Scale {
   }
 };
 
-// Memory for the gradient of `tensor`, or an empty tensor where it is not wanted: the first result
-// of an operator may not be missing, or DTensor would take the operator for one without results.
-Tensor gradient(bool wanted, const Tensor& tensor, DType type) {
-  constexpr int64_t kNothing[] = {0};
-  return wanted ? empty(sizes(tensor), type) : empty(kNothing, 1, type);
-}
-
 // The partial sums of a weight's gradient, and how many parts they come in.
 struct WeightGrad {
   WeightGrad(bool wanted, int64_t rows, int64_t heads, int64_t size, DType type)

@@ -175,6 +175,13 @@ inline Tensor empty(const int64_t* size, int64_t ndim, DType type) {
 
 inline Tensor empty(Shape shape, DType type) { return empty(shape.data, shape.ndim, type); }
 
+// Memory for the gradient of `tensor`, or an empty tensor where it is not wanted: the first result
+// of an operator may not be missing, or DTensor would take the operator for one without results.
+inline Tensor gradient(bool wanted, const Tensor& tensor, DType type) {
+  constexpr int64_t kNothing[] = {0};
+  return wanted ? empty(sizes(tensor), type) : empty(kNothing, 1, type);
+}
+
 // The rows of a tensor (..., columns); with `groups` > 1 each last dimension counts as `groups`
 // rows of its own, groups innermost. Leading dimensions are merged where one stride walks them.
 // False when more than kMaxRowDims remain.
