@@ -82,12 +82,15 @@ void add_and_normalize(const T* x, const R* residual, A r, const A* s, O* y, S* 
 }
 
 // The same for v = round(x + residual), kept in a scratch row, so that residual_out can be written
-// past the caches as well.
-template <class T, Rounding kRounding, class A, class S, class O>
-void normalize_and_copy(const S* v, A r, const A* s, O* y, S* residual_out, int64_t n) {
+// past the caches as well. next_x and next_residual are what will be read after this.
+template <class T, Rounding kRounding, class A, class R, class S, class O>
+void normalize_and_copy(const S* v, A r, const A* s, O* y, S* residual_out, int64_t n,
+                        const T* next_x, const R* next_residual) {
   const Pair<A> rs = pair<A>(r);
   const bool stream = can_stream(y) && can_stream(residual_out);
   for_each_block<A>(n, [&](int64_t i, auto block) {
+    prefetch_block<A>(next_x + i);
+    prefetch_block<A>(next_residual + i);
     const Pair<A> kept = block.load(v + i);
     const Pair<A> out = scaled<T, kRounding>(kept, rs, load_scale(s, i, block));
     write(residual_out + i, kept, block, stream);
@@ -195,7 +198,10 @@ void add_forward(const RmsNormForward& p) {
       if (p.exact_statistics) {
         add_and_normalize<T, kRounding>(x, res, r, s, y, sum_row, p.columns, p.stream_stores);
       } else if (through_scratch) {
-        normalize_and_copy<T, kRounding>(v, r, s, y, sum_row, p.columns);
+        const bool last = row + 1 == end;
+        const T* next_x = input.direct() && !last ? input.row(row + 1) : x;
+        const R* next_residual = residual.direct() && !last ? residual.row(row + 1) : res;
+        normalize_and_copy<T, kRounding>(v, r, s, y, sum_row, p.columns, next_x, next_residual);
       } else {
         normalize<T, kRounding, A, S>(v, r, s, y, p.columns, false, v);
       }
