@@ -3,11 +3,12 @@
 // All operators of this package are one formula along rows of D columns, in fp32 (fp64 for fp64
 // inputs):
 //
-//   v = x                                  rms_norm
-//   v = x + residual                       add_rms_norm, which also writes residual_out =
-//   round_S(v) v = x * act(gate)                      rms_norm_gated with the gate first r = 1 /
-//   sqrt(mean(v^2) + eps) y = (v * r) * s                        s = weight + weight_offset y = y *
-//   act(gate)                      rms_norm_gated with the norm first
+//   v = x                             rms_norm
+//   v = x + residual                  add_rms_norm; it writes residual_out = round_S(v), too
+//   v = x * act(gate)                 rms_norm_gated with the gate first
+//   r = 1 / sqrt(mean(v^2) + eps)
+//   y = (v * r) * s                   s = weight + weight_offset
+//   y = y * act(gate)                 rms_norm_gated with the norm first
 //
 // Types: T the input's, R the residual's, S = promote(T, R) the residual stream's, A the
 // arithmetic's (fp32 or fp64), O the output's. The binding guarantees what the fields say; a kernel

@@ -3,8 +3,8 @@
 //
 // A kernel source is compiled once per level into an object library of its own. The build defines,
 // for each,
-//   OPWRIGHT_ISA           isa_default | isa_avx2 | isa_avx512 | isa_neon, the namespace of that
-//   level OPWRIGHT_VECTOR_BYTES  16 | 32 | 64, the width of Vec<T> in simd.h
+//   OPWRIGHT_ISA           isa_default | isa_avx2 | isa_avx512 | isa_neon, the level's namespace
+//   OPWRIGHT_VECTOR_BYTES  16 | 32 | 64, the width of Vec<T> in simd.h
 // and everything in it lives in `inline namespace OPWRIGHT_ISA { namespace { ... } }`, except the
 // one table of function pointers that it exports. A symbol that two levels both defined could be
 // merged by the linker into the wider one's code and would crash an older processor; so nothing in

@@ -26,7 +26,7 @@ def _register_sharding() -> None:
         once(f"{__package__}.sharding", _sharding.register)
 
 
-# ---- second order: the backward operators are differentiable themselves, through the reference's e
+# ---- second order: a backward operator is differentiable, through the reference's gradient -------
 
 
 def _save_arguments(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
