@@ -29,7 +29,7 @@ QUIET_MKDOCS = {"NO_MKDOCS_2_WARNING": "1"}
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "none"
 nox.options.error_on_external_run = False
-nox.options.sessions = ["lint", "contracts", "build", "shared", "test", "sanitize", "docs"]
+nox.options.sessions = ["lint", "contracts", "build", "shared", "test", "docs"]
 
 
 def parse(session: nox.Session) -> tuple[list[str], str, list[str]]:

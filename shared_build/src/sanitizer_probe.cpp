@@ -4,7 +4,9 @@
 #include "opwright/parallel.h"
 
 extern "C" __attribute__((visibility("default"))) int opwright_sanitizer_probe(int kind) {
-  volatile int* heap = new int[4];
+  // The size is kept from the compiler, so that the sanitizer of the heap sees the fault first.
+  volatile int64_t count = 4;
+  volatile int* heap = new int[count];
   int result = 0;
   if (kind == 0) {  // a read past the end of a heap block
     volatile int index = 4;
