@@ -25,8 +25,8 @@ _PLAIN = frozenset((Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", Tens
 
 _registering = threading.RLock()
 
-# Functions that every call asks, bound once.
-_is_compiling = torch.compiler.is_compiling
+# Functions that every call asks, bound once. Whatever traces without Dynamo works under a dispatch mode.
+_is_compiling = torch.compiler.is_dynamo_compiling
 _modes = torch._C._len_torch_dispatch_stack
 _functorch = torch._C._are_functorch_transforms_active
 _grad_enabled = torch.is_grad_enabled
@@ -137,6 +137,7 @@ class DifferentiableOp:
         packet = getattr(torch.ops, NAMESPACE)
         self.op = getattr(packet, name).default
         self.raw = getattr(packet, f"{name}_raw").default
+        self.tensors = _count_tensors(self.op)
         # What an OpOverload calls by itself; a Python frame less for the shortest calls.
         self.inference = (getattr(packet, inference).default if inference else self.raw)._op
         self.function = _make_function(name, self.raw, save, backward)
@@ -185,8 +186,10 @@ class DifferentiableOp:
             return self.public(self.reference(*args))
         if type(args[0]) not in _PLAIN:
             return self._through_dispatcher(args)
-        if _grad_enabled() and _any_requires_grad(args):
-            return self.public(self.function.apply(*args))
+        if _grad_enabled():
+            for arg in args[: self.tensors]:
+                if arg is not None and arg.requires_grad:
+                    return self.public(self.function.apply(*args))
         return self.inference(*args)
 
     def _through_dispatcher(self, args: tuple[Any, ...]) -> Any:
@@ -199,6 +202,15 @@ def _any_batched(args: tuple[Any, ...]) -> bool:
     """Whether autograd.grad(is_grads_batched=True) batched an argument; no transform's flag tells."""
     batched = torch._C._functorch.is_legacy_batchedtensor
     return any(isinstance(arg, Tensor) and batched(arg) for arg in args)
+
+
+def _count_tensors(op: Any) -> int:
+    """Return the number of arguments that are tensors or None; in a schema they come before all others."""
+    kinds = [str(argument.type) in ("Tensor", "Optional[Tensor]") for argument in op._schema.arguments]
+    count = sum(kinds)
+    if not all(kinds[:count]):
+        raise TypeError(f"{op}: expected a schema with its tensors first, but got {op._schema}")
+    return count
 
 
 def _any_requires_grad(args: tuple[Any, ...]) -> bool:

@@ -11,7 +11,7 @@ namespace {
 
 // Size of the last-level cache that a processor of this machine sees, or 0. Linux's own account
 // comes first: on a virtual machine the processor may tell of all caches of the host.
-int64_t last_level_cache() {
+int64_t cache_size() {
   int64_t kibibytes = 0;
   if (std::FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r")) {
     if (std::fscanf(file, "%" SCNd64 "K", &kibibytes) != 1) kibibytes = 0;
@@ -27,13 +27,13 @@ int64_t last_level_cache() {
 
 }  // namespace
 
-bool beyond_caches(int64_t bytes) {
-  constexpr int64_t kUsual = int64_t{16} << 20;
-  static const int64_t threshold = [] {
-    const int64_t size = last_level_cache();
-    return (size > 0 ? size : kUsual) / 2;
+int64_t last_level_cache() {
+  constexpr int64_t kUsual = int64_t{32} << 20;
+  static const int64_t bytes = [] {
+    const int64_t size = cache_size();
+    return size > 0 ? size : kUsual;
   }();
-  return bytes >= threshold;
+  return bytes;
 }
 
 }  // namespace opwright

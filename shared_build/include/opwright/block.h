@@ -21,30 +21,30 @@ namespace {
 template <class A>
 struct Pair {
   Vec<A> lo, hi;
-  friend Pair operator+(Pair a, Pair b) { return {a.lo + b.lo, a.hi + b.hi}; }
-  friend Pair operator-(Pair a, Pair b) { return {a.lo - b.lo, a.hi - b.hi}; }
-  friend Pair operator*(Pair a, Pair b) { return {a.lo * b.lo, a.hi * b.hi}; }
+  OPWRIGHT_INLINE friend Pair operator+(Pair a, Pair b) { return {a.lo + b.lo, a.hi + b.hi}; }
+  OPWRIGHT_INLINE friend Pair operator-(Pair a, Pair b) { return {a.lo - b.lo, a.hi - b.hi}; }
+  OPWRIGHT_INLINE friend Pair operator*(Pair a, Pair b) { return {a.lo * b.lo, a.hi * b.hi}; }
 };
 
 template <class A>
-Pair<A> pair(A x) {
+OPWRIGHT_INLINE Pair<A> pair(A x) {
   return {splat<A>(x), splat<A>(x)};
 }
 
 template <class A>
-Pair<A> fma(Pair<A> a, Pair<A> b, Pair<A> c) {
+OPWRIGHT_INLINE Pair<A> fma(Pair<A> a, Pair<A> b, Pair<A> c) {
   return {fma(a.lo, b.lo, c.lo), fma(a.hi, b.hi, c.hi)};
 }
 
 // Rounds to the storage type T and back.
 template <class T, class A>
-Pair<A> round_to(Pair<A> x) {
+OPWRIGHT_INLINE Pair<A> round_to(Pair<A> x) {
   return {round_to<T>(x.lo), round_to<T>(x.hi)};
 }
 
 // Sum of all lanes, in an order that only the level fixes.
 template <class A>
-A reduce_add(Pair<A> x) {
+OPWRIGHT_INLINE A reduce_add(Pair<A> x) {
   return reduce_add(x.lo + x.hi);
 }
 
@@ -53,7 +53,7 @@ constexpr int64_t kBlock = 2 * kLanes<A>;
 
 // Asks for the block at `from`, which need not be readable.
 template <class A, class S>
-void prefetch_block(const S* from) {
+OPWRIGHT_INLINE void prefetch_block(const S* from) {
   constexpr int64_t kLine = 64, bytes = kBlock<A> * int64_t{sizeof(S)};
   for (int64_t offset = 0; offset < bytes; offset += kLine) {
     __builtin_prefetch(reinterpret_cast<const char*>(from) + offset);
@@ -63,19 +63,22 @@ void prefetch_block(const S* from) {
 template <class A>
 struct FullBlock {
   template <class S>
-  Pair<A> load(const S* from) const {
+  OPWRIGHT_INLINE Pair<A> load(const S* from) const {
     Pair<A> x;
     load2<A>(from, x.lo, x.hi);
     return x;
   }
+  // Stores return what was stored: x, rounded to S.
   template <class S>
-  void store(S* to, Pair<A> x) const {
-    store2(to, x.lo, x.hi);
+  OPWRIGHT_INLINE Pair<A> store(S* to, Pair<A> x) const {
+    const auto [lo, hi] = store2(to, x.lo, x.hi);
+    return {lo, hi};
   }
   // A store that passes the caches by; `to` must be aligned as stream2 asks.
   template <class S>
-  void stream(S* to, Pair<A> x) const {
-    stream2(to, x.lo, x.hi);
+  OPWRIGHT_INLINE Pair<A> stream(S* to, Pair<A> x) const {
+    const auto [lo, hi] = stream2(to, x.lo, x.hi);
+    return {lo, hi};
   }
 };
 
@@ -90,14 +93,15 @@ struct PartialBlock {
     return {opwright::load<A>(from), load_some(from + lanes, count - lanes)};
   }
   template <class S>
-  void store(S* to, Pair<A> x) const {
+  Pair<A> store(S* to, Pair<A> x) const {
     constexpr int lanes = kLanes<A>;
     store_some(to, x.lo, count < lanes ? count : lanes);
     if (count > lanes) store_some(to + lanes, x.hi, count - lanes);
+    return round_to<S>(x);
   }
   template <class S>
-  void stream(S* to, Pair<A> x) const {
-    store(to, x);
+  Pair<A> stream(S* to, Pair<A> x) const {
+    return store(to, x);
   }
 
  private:
@@ -130,7 +134,7 @@ class FenceAtEnd {
 };
 
 template <class A, class F>
-inline __attribute__((always_inline)) void for_each_block(int64_t n, const F& f) {
+OPWRIGHT_INLINE void for_each_block(int64_t n, const F& f) {
   int64_t i = 0;
   for (; i + kBlock<A> <= n; i += kBlock<A>) f(i, FullBlock<A>{});
   if (i < n) f(i, PartialBlock<A>{static_cast<int>(n - i)});
@@ -148,7 +152,7 @@ inline __attribute__((always_inline)) void for_each_block(int64_t n, const F& f)
 // up. Two sums are kept, so that one addition need not wait for the other. What enters which sum is
 // fixed by n and the level.
 template <class A, class Step>
-inline __attribute__((always_inline)) double sum_over_blocks(int64_t n, const Step& step) {
+OPWRIGHT_INLINE double sum_over_blocks(int64_t n, const Step& step) {
   constexpr int kTerms = 4;
   constexpr int64_t kGroup = 2 * kTerms * kBlock<A>;
   double total = 0;

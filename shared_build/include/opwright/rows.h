@@ -30,6 +30,7 @@ void scratch_free(void* pointer);
 namespace {
 
 constexpr int64_t kRowsPerBlock = 16;
+constexpr int64_t kBytesAhead = 16 << 10;  // of the first cache, a third to a half
 
 [[maybe_unused, gnu::noinline]] int64_t row_offset_of_many(const RowLayout& layout, int64_t row) {
   int64_t offset = 0;
@@ -79,6 +80,15 @@ class RowReader {
     if (direct()) return data_ + row_offset(layout_, row);
     if (row >= block_end_) gather(row);
     return scratch_.data() + (row - block_begin_) * columns_;
+  }
+
+  // What to prefetch while `row` is worked on, where results are streamed and so leave the first
+  // cache to what is read: a row about kBytesAhead further on, at least the next one. Where rows
+  // are gathered, and at the end, it is memory that is at hand already.
+  const T* ahead(int64_t row) const {
+    if (!direct()) return scratch_.data();
+    const int64_t next = row + kBytesAhead / (columns_ * int64_t{sizeof(T)} + 1) + 1;
+    return data_ + row_offset(layout_, next < end_ ? next : end_ - 1);
   }
 
  private:

@@ -348,6 +348,22 @@ OPWRIGHT_INLINE bool any(M mask) {
   }
 }
 
+/// True if some lane of a or b is NaN.
+template <Packed V>
+OPWRIGHT_INLINE bool any_nan(V a, V b) {
+#if defined(__AVX512F__)
+  if constexpr (kSame<V, Pack<float, 64>>) return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0;
+#endif
+#if defined(__AVX2__)
+  if constexpr (kSame<V, Pack<float, 32>>)
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0;
+#endif
+#if defined(__SSE2__)
+  if constexpr (kSame<V, Pack<float, 16>>) return _mm_movemask_ps(_mm_cmpunord_ps(a, b)) != 0;
+#endif
+  return any((a != a) | (b != b));
+}
+
 /// True if every lane of a mask is set.
 template <Packed M>
 OPWRIGHT_INLINE bool all(M mask) {

@@ -263,14 +263,30 @@ OPWRIGHT_INLINE void load2(const S* from, Vec<A>& low, Vec<A>& high) {
   high = load<A>(from + kLanes<A>);
 }
 
-/// 2 * kLanes<A> elements; with a 16-bit S one full register is written.
+template <class V>
+struct Two {
+  V low, high;
+};
+
+/// What the 16-bit elements of a full register are as floats.
+template <class S, class V, class H>
+OPWRIGHT_INLINE Two<V> floats_of_bits(H bits) {
+  const auto parts = split(bits);
+  return {float_of_bits<S>(parts.low), float_of_bits<S>(parts.high)};
+}
+
+/// 2 * kLanes<A> elements; with a 16-bit S one full register is written. Returns what was written,
+/// which costs less here than rounding twice.
 template <class S, Packed V>
-OPWRIGHT_INLINE void store2(S* to, V low, V high) {
+OPWRIGHT_INLINE Two<V> store2(S* to, V low, V high) {
   if constexpr (kSame<ElementOf<V>, float> && kIsLow<S>) {
-    store_pack(to, low_bits<S>(low, high));
+    const auto bits = low_bits<S>(low, high);
+    store_pack(to, bits);
+    return floats_of_bits<S, V>(bits);
   } else {
     store(to, low);
     store(to + kLanesOf<V>, high);
+    return {round_to<S>(low), round_to<S>(high)};
   }
 }
 
@@ -309,15 +325,18 @@ OPWRIGHT_INLINE void stream_pack(void* to, V v) {
 /// store2 past the caches. `to` must be aligned to kStreamAlignment. Other threads see the data
 /// only after stream_fence() in this thread.
 template <class S, Packed V>
-OPWRIGHT_INLINE void stream2(S* to, V low, V high) {
+OPWRIGHT_INLINE Two<V> stream2(S* to, V low, V high) {
   using A = ElementOf<V>;
   if constexpr (kSame<A, float> && kIsLow<S>) {
-    stream_pack(to, low_bits<S>(low, high));
+    const auto bits = low_bits<S>(low, high);
+    stream_pack(to, bits);
+    return floats_of_bits<S, V>(bits);
   } else if constexpr (kSame<S, A>) {
     stream_pack(to, low);
     stream_pack(to + kLanesOf<V>, high);
+    return {low, high};
   } else {
-    store2(to, low, high);
+    return store2(to, low, high);
   }
 }
 

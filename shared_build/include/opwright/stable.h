@@ -251,10 +251,16 @@ inline void check_cpu(const Tensor& tensor, const char* op, const char* argument
       "one on another device");
 }
 
-// True when a result of this many bytes should be written past the caches: it would push out
-// everything else and would not be found there by its reader. Half the last-level cache, as the
-// system reports it.
-bool beyond_caches(int64_t bytes);
+// True when a result of this many bytes should be written past the caches: with what it is made
+// from it would push out everything else, and an ordinary store would first fetch the line that it
+// overwrites. One thread waits for those lines, and gains from a quarter of the last-level cache
+// on; several fill the memory's bandwidth, which the caches spare them, and gain from a half.
+// Measured: docs/design/measurement.md.
+int64_t last_level_cache();
+inline bool beyond_caches(int64_t bytes) {
+  const int64_t cache = last_level_cache();
+  return bytes >= cache / 2 || (bytes >= cache / 4 && torch::stable::get_num_threads() == 1);
+}
 
 // Marks a tensor as changed (its version counter) and refuses leaves that require grad; the stable
 // ABI does neither by itself.

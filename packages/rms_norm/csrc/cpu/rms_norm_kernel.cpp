@@ -1,9 +1,9 @@
 // RMSNorm and residual-add RMSNorm on the CPU. Formula and types: rms_norm.h.
 //
 // A row is read twice: once for the sum of squares, once to be scaled. The second reading comes
-// from the caches, since a row is small, and it prefetches the next row, so that memory is read
-// while the result is written. Bytes moved: the input (and residual) once, the outputs once; about
-// 3 FLOPs an element, far below what memory allows.
+// from the caches, since a row is small, and where results go around the caches it prefetches rows
+// further on, so that memory is read while the result is written. Bytes moved: the input (and
+// residual) once, the outputs once; about 3 FLOPs an element, far below what memory allows.
 //
 // Rows are independent, and threads share them out. A few long rows are cut into column blocks
 // instead: sums of squares are always taken by blocks of kColumns columns and added up in order in
@@ -23,8 +23,9 @@ void rms_norm_gated_backward(const RmsNormGatedBackward& p);
 
 namespace {
 
-constexpr int64_t kFewRows = 16;       // up to this many rows, threads share the columns
-constexpr int64_t kLongRow = 1 << 15;  // of rows with at least this many
+constexpr int64_t kFewRows = 16;        // up to this many rows, threads share the columns
+constexpr int64_t kLongRow = 1 << 15;   // of rows with at least this many
+constexpr int64_t kKeptColumns = 8192;  // of this many a row in fp32 stays in the first caches
 
 // ---- forward ------------------------------------------------------------------------------------
 
@@ -36,64 +37,69 @@ double sum_of_squares(const S* v, int64_t n) {
   });
 }
 
-// residual_out = round_S(x + residual); returns the sum of its squares.
-template <class A, class T, class R, class S>
-double add_and_sum_of_squares(const T* x, const R* residual, S* residual_out, int64_t n) {
+// The same, and kept = v, so that a narrow type is converted once.
+template <class A, class S>
+double keep_and_sum_of_squares(const S* v, A* kept, int64_t n) {
   return sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
-    const Pair<A> v = round_to<S>(block.load(x + i) + block.load(residual + i));
-    block.store(residual_out + i, v);
-    return fma(v, v, sum);
+    const Pair<A> x = block.load(v + i);
+    block.store(kept + i, x);
+    return fma(x, x, sum);
   });
 }
 
-template <class A, class T, class R>
+template <bool kExact, class S, class A>
+OPWRIGHT_INLINE Pair<A> stored_sum(Pair<A> sum) {
+  return kExact ? sum : round_to<S>(sum);
+}
+
+// v = x + residual, rounded to S unless kExact; returns the sum of its squares.
+template <bool kExact, class S, class A, class T, class R>
 double sum_of_squares_of_sum(const T* x, const R* residual, int64_t n) {
   return sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
-    const Pair<A> v = block.load(x + i) + block.load(residual + i);
+    const Pair<A> v = stored_sum<kExact, S>(block.load(x + i) + block.load(residual + i));
     return fma(v, v, sum);
   });
 }
 
-// y = (v * r) * s over n columns; `next` is what will be read after this, or v itself.
-template <class T, Rounding kRounding, class A, class S, class O>
-void normalize(const S* v, A r, const A* s, O* y, int64_t n, bool stream, const S* next) {
+// The same, with residual_out = round_S(v), and kept = v unless kept is null.
+template <bool kExact, class A, class T, class R, class S>
+double add_and_sum_of_squares(const T* x, const R* residual, S* residual_out, A* kept, int64_t n,
+                              bool stream) {
+  stream = stream && can_stream(residual_out);
+  return sum_over_blocks<A>(n, [&](int64_t i, auto block, Pair<A> sum) {
+    const Pair<A> exact = block.load(x + i) + block.load(residual + i);
+    const Pair<A> rounded = write(residual_out + i, exact, block, stream);
+    const Pair<A> v = kExact ? exact : rounded;
+    if (kept) block.store(kept + i, v);
+    return fma(v, v, sum);
+  });
+}
+
+// y = (v * r) * s over n columns; `next...` is what will be read after this.
+template <class T, Rounding kRounding, class A, class S, class O, class... N>
+void normalize(const S* v, A r, const A* s, O* y, int64_t n, bool stream, const N*... next) {
   const Pair<A> rs = pair<A>(r);
   stream = stream && can_stream(y);
   for_each_block<A>(n, [&](int64_t i, auto block) {
-    prefetch_block<A>(next + i);
+    (prefetch_block<A>(next + i), ...);
     const Pair<A> out = scaled<T, kRounding>(block.load(v + i), rs, load_scale(s, i, block));
     write(y + i, out, block, stream);
   });
 }
 
-// The same for the unrounded v = x + residual, and residual_out = round(v). In place, each element
-// is read before it is written.
-template <class T, Rounding kRounding, class A, class R, class S, class O>
+// y = (v * r) * s for v = x + residual, rounded to S unless kExact, and residual_out = round_S(v).
+// In place, each element is read before it is written.
+template <class T, Rounding kRounding, bool kExact, class A, class R, class S, class O>
 void add_and_normalize(const T* x, const R* residual, A r, const A* s, O* y, S* residual_out,
-                       int64_t n, bool stream) {
-  const Pair<A> rs = pair<A>(r);
-  stream = stream && can_stream(y) && can_stream(residual_out);
-  for_each_block<A>(n, [&](int64_t i, auto block) {
-    const Pair<A> v = block.load(x + i) + block.load(residual + i);
-    const Pair<A> out = scaled<T, kRounding>(v, rs, load_scale(s, i, block));
-    write(residual_out + i, v, block, stream);
-    write(y + i, out, block, stream);
-  });
-}
-
-// The same for v = round(x + residual), kept in a scratch row, so that residual_out can be written
-// past the caches as well. next_x and next_residual are what will be read after this.
-template <class T, Rounding kRounding, class A, class R, class S, class O>
-void normalize_and_copy(const S* v, A r, const A* s, O* y, S* residual_out, int64_t n,
-                        const T* next_x, const R* next_residual) {
+                       int64_t n, const T* next_x, const R* next_residual) {
   const Pair<A> rs = pair<A>(r);
   const bool stream = can_stream(y) && can_stream(residual_out);
   for_each_block<A>(n, [&](int64_t i, auto block) {
     prefetch_block<A>(next_x + i);
     prefetch_block<A>(next_residual + i);
-    const Pair<A> kept = block.load(v + i);
-    const Pair<A> out = scaled<T, kRounding>(kept, rs, load_scale(s, i, block));
-    write(residual_out + i, kept, block, stream);
+    const Pair<A> v = stored_sum<kExact, S>(block.load(x + i) + block.load(residual + i));
+    const Pair<A> out = scaled<T, kRounding>(v, rs, load_scale(s, i, block));
+    write(residual_out + i, v, block, stream);
     write(y + i, out, block, stream);
   });
 }
@@ -131,7 +137,7 @@ void forward_by_columns(const RmsNormForward& p) {
     if (s) s += c;
     const T* v = input + row_offset(p.input_layout, row) + c;
     normalize<T, kRounding>(v, reciprocals.data()[row], s,
-                            output + row_offset(p.output_layout, row) + c, n, p.stream_stores, v);
+                            output + row_offset(p.output_layout, row) + c, n, p.stream_stores);
   });
 }
 
@@ -139,24 +145,38 @@ template <class T, class O, Rounding kRounding>
 void forward_by_rows(const RmsNormForward& p) {
   using A = accumulate_t<T>;
   A* rstd = static_cast<A*>(p.rstd);
-  parallel_for(
-      p.rows, grain_for_bytes(p.columns * (sizeof(T) + sizeof(O))),
-      [&](int64_t begin, int64_t end) {
-        const FenceAtEnd fence(p.stream_stores);
-        RowReader<T> input(p.input, p.input_layout, p.columns, begin, end);
-        RowWriter<O> output(p.output, p.output_layout, p.columns);
-        for (int64_t row = begin; row < end; ++row) {
-          const T* v = input.row(row);
-          const double sum =
-              row_sum(p.columns, [&](int64_t c, int64_t n) { return sum_of_squares<A>(v + c, n); });
-          const A r = static_cast<A>(reciprocal_rms(sum, p.columns, p.eps));
-          if (rstd) rstd[row] = r;
-          const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
-          const T* next = input.direct() && row + 1 < end ? input.row(row + 1) : v;
-          normalize<T, kRounding>(v, r, s, output.row(row), p.columns, p.stream_stores, next);
-          output.commit(row);
-        }
-      });
+  parallel_for(p.rows, grain_for_bytes(p.columns * (sizeof(T) + sizeof(O))),
+               [&](int64_t begin, int64_t end) {
+                 const FenceAtEnd fence(p.stream_stores);
+                 RowReader<T> input(p.input, p.input_layout, p.columns, begin, end);
+                 RowWriter<O> output(p.output, p.output_layout, p.columns);
+                 const bool keep = kLow<T> && p.columns <= kKeptColumns;
+                 const Scratch<A> kept(keep ? p.columns : 0);
+                 for (int64_t row = begin; row < end; ++row) {
+                   const T* v = input.row(row);
+                   const double sum = row_sum(p.columns, [&](int64_t c, int64_t n) {
+                     return keep ? keep_and_sum_of_squares<A>(v + c, kept.data() + c, n)
+                                 : sum_of_squares<A>(v + c, n);
+                   });
+                   const A r = static_cast<A>(reciprocal_rms(sum, p.columns, p.eps));
+                   if (rstd) rstd[row] = r;
+                   const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
+                   O* y = output.row(row);
+                   const auto scale = [&](const auto* from) {
+                     if (p.stream_stores) {
+                       normalize<T, kRounding>(from, r, s, y, p.columns, true, input.ahead(row));
+                     } else {
+                       normalize<T, kRounding>(from, r, s, y, p.columns, false);
+                     }
+                   };
+                   if (keep) {
+                     scale(kept.data());
+                   } else {
+                     scale(v);
+                   }
+                   output.commit(row);
+                 }
+               });
 }
 
 template <class T, class O, Rounding kRounding>
@@ -169,10 +189,14 @@ void forward(const RmsNormForward& p) {
   }
 }
 
-template <class T, class R, class S, class O, Rounding kRounding>
+// A row of the sum is kept between its two uses, in fp32 if it is of a narrower type. If wide
+// results are streamed that costs more than it saves, and the sum is taken twice.
+template <class T, class R, class S, class O, Rounding kRounding, bool kExact>
 void add_forward(const RmsNormForward& p) {
   using A = accumulate_t<T>;
+  constexpr bool kStoredIsKept = kSame<S, A> && !kExact;
   A* rstd = static_cast<A*>(p.rstd);
+  const bool twice = p.stream_stores && kSame<S, A>;
   const int64_t bytes = p.columns * int64_t{sizeof(T) + sizeof(R) + sizeof(S) + sizeof(O)};
   parallel_for(p.rows, grain_for_bytes(bytes), [&](int64_t begin, int64_t end) {
     const FenceAtEnd fence(p.stream_stores);
@@ -180,30 +204,30 @@ void add_forward(const RmsNormForward& p) {
     RowReader<R> residual(p.residual, p.residual_layout, p.columns, begin, end);
     RowWriter<S> residual_out(p.residual_out, p.residual_out_layout, p.columns);
     RowWriter<O> output(p.output, p.output_layout, p.columns);
-    const bool through_scratch = p.stream_stores && !p.exact_statistics;
-    const Scratch<S> scratch(through_scratch ? p.columns : 0);
+    const Scratch<A> scratch(twice || kStoredIsKept ? 0 : p.columns);
     for (int64_t row = begin; row < end; ++row) {
       const T* x = input.row(row);
       const R* res = residual.row(row);
-      S* sum_row = residual_out.row(row);
-      S* v = through_scratch ? scratch.data() : sum_row;
+      S* stored = residual_out.row(row);
       O* y = output.row(row);
       const A* s = weight_row<A>(p.weight, row, p.heads, p.columns);
       const double sum = row_sum(p.columns, [&](int64_t c, int64_t n) {
-        return p.exact_statistics ? sum_of_squares_of_sum<A>(x + c, res + c, n)
-                                  : add_and_sum_of_squares<A>(x + c, res + c, v + c, n);
+        if (twice) return sum_of_squares_of_sum<kExact, S, A>(x + c, res + c, n);
+        return add_and_sum_of_squares<kExact>(x + c, res + c, stored + c, at(scratch.data(), c), n,
+                                              p.stream_stores);
       });
       const A r = static_cast<A>(reciprocal_rms(sum, p.columns, p.eps));
       if (rstd) rstd[row] = r;
-      if (p.exact_statistics) {
-        add_and_normalize<T, kRounding>(x, res, r, s, y, sum_row, p.columns, p.stream_stores);
-      } else if (through_scratch) {
-        const bool last = row + 1 == end;
-        const T* next_x = input.direct() && !last ? input.row(row + 1) : x;
-        const R* next_residual = residual.direct() && !last ? residual.row(row + 1) : res;
-        normalize_and_copy<T, kRounding>(v, r, s, y, sum_row, p.columns, next_x, next_residual);
+      if (twice) {
+        add_and_normalize<T, kRounding, kExact>(x, res, r, s, y, stored, p.columns,
+                                                input.ahead(row), residual.ahead(row));
+      } else if (p.stream_stores) {
+        normalize<T, kRounding>(scratch.data(), r, s, y, p.columns, true, input.ahead(row),
+                                residual.ahead(row));
+      } else if constexpr (kStoredIsKept) {
+        normalize<T, kRounding>(stored, r, s, y, p.columns, false);
       } else {
-        normalize<T, kRounding, A, S>(v, r, s, y, p.columns, false, v);
+        normalize<T, kRounding>(scratch.data(), r, s, y, p.columns, false);
       }
       output.commit(row);
       residual_out.commit(row);
@@ -230,7 +254,7 @@ struct GradientRow {
   const A* s;
   S* dv;
   A* ds;
-  const O* next_dy;  // what will be read after this, or dy and v themselves
+  const O* next_dy;  // what will be read after this; may be null too
   const S* next_v;
 };
 
@@ -241,7 +265,7 @@ void row_gradient(GradientRow<A, S, O> row, A r, A mean, int64_t n, bool stream)
   stream = stream && row.dv && can_stream(row.dv);
   for_each_block<A>(n, [=](int64_t i, auto block) {
     if (row.next_dy) prefetch_block<A>(row.next_dy + i);
-    prefetch_block<A>(row.next_v + i);
+    if (row.next_v) prefetch_block<A>(row.next_v + i);
     const Pair<A> normal = block.load(row.v + i) * rs;
     const Pair<A> grad = row.dy ? block.load(row.dy + i) : pair<A>(0);
     if (row.dv) {
@@ -293,9 +317,8 @@ void backward_by_rows(const RmsNormBackward& p) {
           });
         }
         const A mean = static_cast<A>(sum / static_cast<double>(p.columns));
-        const bool last = row + 1 == end;
-        const O* next_dy = dy && grad_output.direct() && !last ? grad_output.row(row + 1) : dy;
-        const S* next_v = value.direct() && !last ? value.row(row + 1) : v;
+        const O* next_dy = dy && p.stream_stores ? grad_output.ahead(row) : nullptr;
+        const S* next_v = p.stream_stores ? value.ahead(row) : nullptr;
         row_gradient<A, S, O>({dy, dres, v, s, dv, ds, next_dy, next_v}, rstd[row], mean, p.columns,
                               p.stream_stores);
       }
@@ -351,7 +374,7 @@ void backward_by_columns(const RmsNormBackward& p) {
           A* ds = part_sums ? part_sums + row % p.heads * p.columns + c : nullptr;
           const O* dy = at(grad_output(row), c);
           const S* v = value(row) + c;
-          row_gradient<A, S, O>({dy, at(dres, c), v, at(s, c), dv, ds, dy, v}, rstd[row],
+          row_gradient<A, S, O>({dy, at(dres, c), v, at(s, c), dv, ds, nullptr, nullptr}, rstd[row],
                                 means.data()[row], n, p.stream_stores);
         }
       }
@@ -439,7 +462,12 @@ void dispatch_forward(const RmsNormForward& p) {
       with_type(p.residual_type, [&](auto residual) {
         using R = typename decltype(residual)::type;
         if constexpr (kSame<T, double> == kSame<R, double>) {
-          add_forward<T, R, promote_t<T, R>, O, rounding.value>(p);
+          using S = promote_t<T, R>;
+          // Without a narrower type there is nothing to round.
+          if constexpr (kLow<S>) {
+            if (p.exact_statistics) return add_forward<T, R, S, O, rounding.value, true>(p);
+          }
+          add_forward<T, R, S, O, rounding.value, false>(p);
         }
       });
     });

@@ -32,14 +32,14 @@ double row_sum(int64_t columns, const F& block_sum) {
 // (v * r) * s with the roundings of the mode; the caller rounds the result once more, to the output
 // type. There are only products here, so nothing can be contracted.
 template <class T, Rounding kRounding, class A>
-Pair<A> scaled(Pair<A> v, Pair<A> r, Pair<A> s) {
+OPWRIGHT_INLINE Pair<A> scaled(Pair<A> v, Pair<A> r, Pair<A> s) {
   if constexpr (kRounding == Rounding::kLlama) return round_to<T>(v * r) * s;
   return (v * r) * s;
 }
 
 // A block of the weight, which is 1 where there is none.
 template <class A, class Block>
-Pair<A> load_scale(const A* s, int64_t i, Block block) {
+OPWRIGHT_INLINE Pair<A> load_scale(const A* s, int64_t i, Block block) {
   return s ? block.load(s + i) : pair<A>(1);
 }
 
@@ -52,7 +52,7 @@ const A* weight_row(const void* weight, int64_t row, int64_t heads, int64_t colu
 
 // A column of a row that may be missing.
 template <class T>
-const T* at(const T* row, int64_t column) {
+T* at(T* row, int64_t column) {
   return row ? row + column : nullptr;
 }
 
@@ -62,13 +62,10 @@ bool can_stream(const S* to) {
   return reinterpret_cast<uintptr_t>(to) % OPWRIGHT_VECTOR_BYTES == 0;
 }
 
+// Writes a block and returns what was written: x, rounded to S.
 template <class A, class S, class Block>
-void write(S* to, Pair<A> x, Block block, bool stream) {
-  if (stream) {
-    block.stream(to, x);
-  } else {
-    block.store(to, x);
-  }
+OPWRIGHT_INLINE Pair<A> write(S* to, Pair<A> x, Block block, bool stream) {
+  return stream ? block.stream(to, x) : block.store(to, x);
 }
 
 }  // namespace
