@@ -68,24 +68,29 @@ class Ceilings:
             function.restype = ctypes.c_int32
 
     def copies(self, bytes_moved: int, dtype: torch.dtype) -> dict[str, Call]:
-        """Calls that copy into an existing tensor, reading and writing about `bytes_moved` bytes together.
+        """Calls that copy into a new tensor, reading and writing about `bytes_moved` bytes together.
 
+        New as an operator's result is: a target that the call before left in the caches would make the
+        ceiling one that no function with a result can reach.
         The size is rounded down to whole cache lines; `copied_bytes` says what it became.
         """
         size = copied_bytes(bytes_moved) // 2
         count = size // dtype.itemsize
         source = torch.ones(count, dtype=dtype)
-        target = torch.zeros(count, dtype=dtype)
-        calls: dict[str, Call] = {TORCH_COPY: functools.partial(target.copy_, source)}
+
+        def copy(mode: int) -> torch.Tensor:
+            target = torch.empty(count, dtype=dtype)
+            if self._copy(target.data_ptr(), source.data_ptr(), size, mode) != 0:
+                raise RuntimeError(f"copy: expected a mode of the library, but got {mode}")
+            return target
+
+        calls: dict[str, Call] = {TORCH_COPY: lambda: torch.empty(count, dtype=dtype).copy_(source)}
         for name, mode in COPIES.items():
-            # The tensors live as long as the calls: copy_ holds them.
-            call = functools.partial(self._copy, target.data_ptr(), source.data_ptr(), size, mode)
-            target.zero_()
-            if call() != 0 or not torch.equal(source, target):
+            if not torch.equal(source, copy(mode)):
                 raise RuntimeError(
                     f"{name}: expected a whole copy of {size} bytes, but got a different target"
                 )
-            calls[name] = call
+            calls[name] = functools.partial(copy, mode)
         return calls
 
     def arithmetic(self, threads: int, seconds: float = 0.4) -> dict[str, float]:

@@ -97,7 +97,8 @@ def measure_cell(
         # Room for every contender's results and intermediates several times over.
         allocator.prefault(16 * record["bytes"])
         faults: dict[str, float] = {}
-        record["times"] = interleave(calls, plan, faults=faults)
+        with torch.set_grad_enabled(bool(cell.case.differentiate)):
+            record["times"] = interleave(calls, plan, faults=faults)
         record["page_faults"] = {name: round(count, 1) for name, count in faults.items()}
         records.append(record)
     torch.set_num_threads(every)
