@@ -141,6 +141,7 @@ class DifferentiableOp:
         # What an OpOverload calls by itself; a Python frame less for the shortest calls.
         self.inference = (getattr(packet, inference).default if inference else self.raw)._op
         self.function = _make_function(name, self.raw, save, backward)
+        self.call = self._make_call()
 
     def register(self, library: torch.library.Library) -> None:
         """Register autograd on ``opwright::name``.
@@ -178,19 +179,32 @@ class DifferentiableOp:
 
     def __call__(self, *args: Any) -> Any:
         """Call the operator; positional arguments in the order of its schema, the first a tensor or None."""
-        if _is_compiling():
-            return self.public(self.op(*args))
-        if _modes():
-            return self._through_dispatcher(args)
-        if _functorch() or forward_ad._current_level >= 0 or (self.in_backward and _any_batched(args)):
-            return self.public(self.reference(*args))
-        if type(args[0]) not in _PLAIN:
-            return self._through_dispatcher(args)
-        if _grad_enabled():
-            for arg in args[: self.tensors]:
-                if arg is not None and arg.requires_grad:
-                    return self.public(self.function.apply(*args))
-        return self.inference(*args)
+        return self.call(*args)
+
+    def _make_call(self) -> Callable[..., Any]:
+        """Return the call as a plain function, whose variables are at hand: a tenth less for one row."""
+        op, inference, function = self.op, self.inference, self.function
+        reference, public, tensors, in_backward = self.reference, self.public, self.tensors, self.in_backward
+        through_dispatcher = self._through_dispatcher
+        compiling, modes, functorch, grad_enabled = _is_compiling, _modes, _functorch, _grad_enabled
+        plain, dual = _PLAIN, forward_ad
+
+        def call(*args: Any) -> Any:
+            if compiling():
+                return public(op(*args))
+            if modes():
+                return through_dispatcher(args)
+            if functorch() or dual._current_level >= 0 or (in_backward and _any_batched(args)):
+                return public(reference(*args))
+            if type(args[0]) not in plain:
+                return through_dispatcher(args)
+            if grad_enabled():
+                for arg in args[:tensors]:
+                    if arg is not None and arg.requires_grad:
+                        return public(function.apply(*args))
+            return inference(*args)
+
+        return call
 
     def _through_dispatcher(self, args: tuple[Any, ...]) -> Any:
         if self.for_subclass is not None and type(args[0]) not in _PLAIN:

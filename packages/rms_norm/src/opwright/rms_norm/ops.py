@@ -15,6 +15,10 @@ __all__ = ["add_rms_norm", "add_rms_norm_", "kernel_level", "rms_norm", "rms_nor
 _ROUNDING = {"once": 0, "llama": 1}
 _STATISTICS = {"rounded": 0, "exact": 1}
 _ACTIVATION = {"silu": 0, "sigmoid": 1}
+# Plain functions, bound once: a short call is mostly the way to the kernel.
+_rms_norm_forward = _registration.rms_norm_forward.call
+_add_rms_norm_forward = _registration.add_rms_norm_forward.call
+_rms_norm_gated_forward = _registration.rms_norm_gated_forward.call
 _LEVELS = ("default", "avx2", "avx512", "neon")
 
 
@@ -53,7 +57,7 @@ def rms_norm(
     number = _ROUNDING.get(rounding)
     if number is None:
         number = _option("rms_norm", "rounding", rounding, _ROUNDING)
-    result: Tensor = _registration.rms_norm_forward(input, weight, eps, weight_offset, number)
+    result: Tensor = _rms_norm_forward(input, weight, eps, weight_offset, number)
     return result
 
 
@@ -87,7 +91,7 @@ def add_rms_norm(
     Raises:
         ValueError: for a dtype, shape or option outside of the above; nothing is computed.
     """
-    output, residual_out = _registration.add_rms_norm_forward(
+    output, residual_out = _add_rms_norm_forward(
         input,
         residual,
         weight,
@@ -181,7 +185,7 @@ def rms_norm_gated(
             f"rms_norm_gated: expected group_size to be positive and to divide {input.shape[-1]}, "
             f"but got {group_size}"
         )
-    result: Tensor = _registration.rms_norm_gated_forward(
+    result: Tensor = _rms_norm_gated_forward(
         input,
         gate,
         weight,
