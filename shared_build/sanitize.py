@@ -18,6 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# torch's own kernels are not instrumented, so the join of their threads is invisible. Ours have no such frame.
+TORCH_KERNELS = "race:at::native::\n"
+
 # kind -> (runtime library, its options, faults that must be reported: (probe, text))
 KINDS = {
     "address": (
@@ -69,6 +72,12 @@ def environment(kind: str, target: Path) -> dict[str, str]:
     """Environment of a run; without libstdc++ beside the runtime the first C++ exception ends the process."""
     runtime, options, _ = KINDS[kind]
     compiler = os.environ.get("CXX", "g++")
+    if kind == "thread":
+        suppressions = target / "tsan-suppressions.txt"
+        suppressions.write_text(TORCH_KERNELS, encoding="utf-8")
+        options = {
+            "TSAN_OPTIONS": f"{options['TSAN_OPTIONS']}:suppressions={suppressions}:print_suppressions=0"
+        }
     preload = f"{library(compiler, runtime)} {library(compiler, 'libstdc++.so.6')}"
     return {
         **os.environ,

@@ -103,7 +103,7 @@ std::function<void()> backward(const Type& type, bool residual, int64_t n) {
   p.value_layout = rows_of(kRows, n);
   p.weight = values(arithmetic(type.dtype), n);
   p.rstd = values(arithmetic(type.dtype), kRows);
-  p.parts = weight_grad_parts(kRows);
+  p.parts = weight_grad_parts(kRows, 1);
   p.grad_input = buffers.zeros(kRows * n * type.size);
   p.partial = buffers.zeros(p.parts * n * size_of(arithmetic(type.dtype)));
   return [p] { kernels.backward(p); };
@@ -146,7 +146,7 @@ std::function<void()> gated_backward(const Type& type, bool norm_first) {
   p.gate_layout = rows_of(kRows, kColumns);
   p.weight = values(arithmetic(type.dtype), kColumns);
   p.rstd = values(arithmetic(type.dtype), kRows);
-  p.parts = weight_grad_parts(kRows);
+  p.parts = weight_grad_parts(kRows, 1);
   p.grad_input = buffers.zeros(kRows * kColumns * type.size);
   p.grad_gate = buffers.zeros(kRows * kColumns * type.size);
   p.partial = buffers.zeros(p.parts * kColumns * size_of(arithmetic(type.dtype)));
