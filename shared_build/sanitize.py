@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# torch's own kernels are not instrumented, so the join of their threads is invisible. Ours have no such frame.
+# torch's own kernels are not instrumented: the join of their threads is invisible. Ours have no such frame.
 TORCH_KERNELS = "race:at::native::\n"
 
 # kind -> (runtime library, its options, faults that must be reported: (probe, text))
