@@ -81,23 +81,24 @@ def measure_cell(
         checker = checker or Checker(operator, cell)
         torch.set_num_threads(count)
         calls: dict[str, Callable[[], Any]] = {}
-        for contender in request["contenders"]:
-            if contender == "copy":
-                if ceilings is None:
-                    record["unavailable"]["copy"] = "the operator's library exports no ceilings"
-                else:
-                    calls.update(ceilings.copies(record["bytes"], cell.arguments[0].dtype))
-                    record["copied_bytes"] = copied_bytes(record["bytes"])
-                continue
-            try:
-                checker.check(contender)
-                calls[contender] = cell.call(contender)
-            except Unavailable as error:
-                record["unavailable"][contender] = str(error)
-        # Room for every contender's results and intermediates several times over.
-        allocator.prefault(16 * record["bytes"])
         faults: dict[str, float] = {}
+        # For everything: what was compiled in one grad mode is compiled again in the other.
         with torch.set_grad_enabled(bool(cell.case.differentiate)):
+            for contender in request["contenders"]:
+                if contender == "copy":
+                    if ceilings is None:
+                        record["unavailable"]["copy"] = "the operator's library exports no ceilings"
+                    else:
+                        calls.update(ceilings.copies(record["bytes"], cell.arguments[0].dtype))
+                        record["copied_bytes"] = copied_bytes(record["bytes"])
+                    continue
+                try:
+                    checker.check(contender)
+                    calls[contender] = cell.call(contender)
+                except Unavailable as error:
+                    record["unavailable"][contender] = str(error)
+            # Room for every contender's results and intermediates several times over.
+            allocator.prefault(16 * record["bytes"])
             record["times"] = interleave(calls, plan, faults=faults)
         record["page_faults"] = {name: round(count, 1) for name, count in faults.items()}
         records.append(record)
