@@ -148,9 +148,9 @@ struct RmsNormKernels {
   void (*combine_parts)(const CombineParts&);
 };
 
-// The same on a CUDA device: defined in cuda/rms_norm.cu. Pointers are device memory, the caller has
-// made the device current, everything is enqueued on the stream (a cudaStream_t), and the result is
-// a cudaError_t, 0 for success.
+// The same on a CUDA device: defined in cuda/rms_norm.cu. Pointers are device memory, the caller
+// has made the device current, everything is enqueued on the stream (a cudaStream_t), and the
+// result is a cudaError_t, 0 for success.
 struct RmsNormCudaKernels {
   int (*forward)(const RmsNormForward&, void* stream);
   int (*backward)(const RmsNormBackward&, void* stream);

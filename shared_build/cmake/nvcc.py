@@ -1,0 +1,82 @@
+"""Runs nvcc and keeps what ptxas reports: registers, spills and memory of each kernel, as JSON.
+
+``nvcc.py REPORT NVCC ARGUMENTS...``; nvcc's own messages are passed on, ptxas's reports are not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+_ENTRY = re.compile(r"Compiling entry function '(?P<name>[^']+)' for '(?P<arch>[^']+)'")
+_STACK = re.compile(
+    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
+)
+_USED = re.compile(r"Used (?P<registers>\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+_INFO = re.compile(r"ptxas info|^\s+\d+ bytes stack frame")
+
+
+def parse(output: str) -> list[dict[str, Any]]:
+    """Return one entry a kernel and architecture, with mangled names, from nvcc's error output."""
+    found: list[dict[str, Any]] = []
+    entry: dict[str, Any] | None = None
+    for line in output.splitlines():
+        if match := _ENTRY.search(line):
+            entry = {"kernel": match["name"], "arch": match["arch"]}
+            found.append(entry)
+        elif entry is not None and (match := _STACK.search(line)):
+            # Functions that were not inlined report their own frames before the kernel's registers.
+            for key, value in match.groupdict().items():
+                entry[key] = entry.get(key, 0) + int(value)
+        elif entry is not None and (match := _USED.search(line)):
+            shared = _SHARED.search(line)
+            entry |= {
+                "registers": int(match["registers"]),
+                "shared": int(shared[1]) if shared else 0,
+            }
+            entry = None
+    return found
+
+
+def demangled(names: list[str]) -> dict[str, str]:
+    """Map mangled names to readable ones, to themselves where c++filt is not installed."""
+    tool = shutil.which("c++filt")
+    if tool is None or not names:
+        return {name: name for name in names}
+    done = subprocess.run([tool], input="\n".join(names), capture_output=True, text=True, check=True)
+    return dict(zip(names, done.stdout.splitlines(), strict=True))
+
+
+def version(nvcc: str) -> str:
+    """Return nvcc's version, such as 13.0."""
+    told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+    match = re.search(r"release (\d+\.\d+)", told)
+    return match[1] if match else "unknown"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command, write the report; return nvcc's exit status."""
+    report, *command = arguments
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    sys.stdout.write(done.stdout)
+    told = [line for line in done.stderr.splitlines() if not _INFO.search(line)]
+    if told:
+        print("\n".join(told), file=sys.stderr)
+    if done.returncode == 0:
+        entries = parse(done.stderr)
+        names = demangled([entry["kernel"] for entry in entries])
+        for entry in entries:
+            entry["kernel"] = names[entry["kernel"]]
+        text = json.dumps({"nvcc": version(command[0]), "kernels": entries}, indent=1)
+        Path(report).write_text(text + "\n", encoding="utf-8")
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
