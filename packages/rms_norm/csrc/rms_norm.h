@@ -148,6 +148,20 @@ struct RmsNormKernels {
   void (*combine_parts)(const CombineParts&);
 };
 
+// The same on a CUDA device: defined in cuda/rms_norm.cu. Pointers are device memory, the caller has
+// made the device current, everything is enqueued on the stream (a cudaStream_t), and the result is
+// a cudaError_t, 0 for success.
+struct RmsNormCudaKernels {
+  int (*forward)(const RmsNormForward&, void* stream);
+  int (*backward)(const RmsNormBackward&, void* stream);
+  int (*gated_forward)(const RmsNormGatedForward&, void* stream);
+  int (*gated_backward)(const RmsNormGatedBackward&, void* stream);
+  int (*convert)(const Convert&, void* stream);
+  int (*combine_parts)(const CombineParts&, void* stream);
+};
+
+extern const RmsNormCudaKernels rms_norm_cuda_kernels;
+
 // Number of parts that the rows are split into for the weight's gradient. Enough for many threads
 // and few enough that the partial sums are small beside the gradients themselves; and no part has
 // so many rows that rounding errors could pile up in its fp32 sums.
