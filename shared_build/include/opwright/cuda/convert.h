@@ -83,6 +83,16 @@ OPWRIGHT_DEVICE S narrow(A x) {
   return Narrow<S>::of(x);
 }
 
+// The same for an x that S holds exactly.
+template <class S, class A>
+OPWRIGHT_DEVICE S narrow_exact(A x) {
+  return Narrow<S>::of(x);
+}
+template <>
+OPWRIGHT_DEVICE BFloat16 narrow_exact<BFloat16, float>(float x) {
+  return {static_cast<uint16_t>(cuda_bits::bits_of(x) >> 16)};
+}
+
 // x as it would be after being stored as S.
 template <class S, class A>
 OPWRIGHT_DEVICE A round_to(A x) {
