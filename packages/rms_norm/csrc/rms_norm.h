@@ -175,6 +175,19 @@ namespace {
   const int64_t parts = small < kEnoughParts ? small : kEnoughParts;
   return parts > large ? parts : large;
 }
+
+// The same for a CUDA device, where a block, or a warp of one, takes a part: at least 4 rows each up
+// to 256 parts, 16 each up to 4096, and never more than 128.
+[[maybe_unused]] int64_t weight_grad_parts_cuda(int64_t rows, int64_t heads) {
+  rows = (rows + heads - 1) / heads;
+  const auto parts_of = [&](int64_t rows_each, int64_t most) {
+    const int64_t parts = (rows + rows_each - 1) / rows_each;
+    return parts < most ? parts : most;
+  };
+  const int64_t few = parts_of(4, 256), many = parts_of(16, 4096), all = parts_of(128, rows);
+  const int64_t parts = few > many ? few : many;
+  return parts > all ? parts : all;
+}
 }  // namespace
 
 }  // namespace opwright
