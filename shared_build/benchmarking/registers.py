@@ -1,9 +1,9 @@
 """Registers, spills and memory of an operator's CUDA kernels against a committed baseline.
 
-`python -m shared_build.benchmarking.registers <operator> --build DIR` reads what ptxas reported while the kernels in
-that build folder were compiled, and compares with packages/<operator>/benchmarks/cuda/registers.json. A
-kernel that spills more than before, or needs more registers than the next step of their allocation, fails;
-so does a kernel that is new or gone. `--update` writes the reports as the new baseline, to be committed
+`python -m shared_build.benchmarking.registers <operator> --build DIR` reads what ptxas reported while the
+kernels in that build folder were compiled, and compares with packages/<operator>/benchmarks/cuda/registers.json.
+A kernel that spills more than before, or needs another step of registers, fails; so does a kernel that is new
+or gone. `--update` writes the reports as the new baseline, to be committed
 with the change that explains them.
 
 Exit status: 0 within the margin, 1 a kernel got worse, is new or is gone, 2 nothing can be said here (no
@@ -32,7 +32,7 @@ GRANULE = 8
 """Registers of a thread are handed out in steps of eight."""
 
 FIGURES = ("registers", "stack", "stores", "loads", "shared")
-"""Per kernel and architecture: registers a thread; bytes of stack, spill stores, spill loads, static shared memory."""
+"""Registers of a thread; bytes of its stack, spill stores and spill loads; bytes of static shared memory."""
 
 Kernels = dict[str, dict[str, list[int]]]
 
@@ -65,12 +65,14 @@ class Change:
 
 
 def read_reports(build: Path) -> tuple[str, Kernels]:
-    """nvcc's version and the figures of every kernel below a build folder.
+    """Nvcc's version and the figures of every kernel below a build folder.
 
     Raises:
         Unavailable: there is no report, or the reports are of several compilers.
     """
-    reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(build.rglob("*.resources.json"))]
+    reports = [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted(build.rglob("*.resources.json"))
+    ]
     compilers = {report["nvcc"] for report in reports}
     if len(compilers) != 1:
         got = "none" if not reports else f"those of nvcc {', '.join(sorted(compilers))}"
@@ -105,7 +107,9 @@ def table(operator: str, found: Sequence[Change]) -> Table:
         result.add_column(column)
     for change in found:
         if change.verdict() != "same":
-            cells = ("-" if side is None else " ".join(map(str, side)) for side in (change.before, change.after))
+            cells = (
+                "-" if side is None else " ".join(map(str, side)) for side in (change.before, change.after)
+            )
             result.add_row(change.kernel, change.arch, *cells, change.verdict())
     return result
 
@@ -115,7 +119,8 @@ def write(path: Path, nvcc: str, kernels: Kernels) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(archs)}" for name, archs in kernels.items())
     path.write_text(
-        f'{{\n "nvcc": {json.dumps(nvcc)},\n "figures": {json.dumps(list(FIGURES))},\n "kernels": {{\n{lines}\n }}\n}}\n',
+        f'{{\n "nvcc": {json.dumps(nvcc)},\n "figures": {json.dumps(list(FIGURES))},\n'
+        f' "kernels": {{\n{lines}\n }}\n}}\n',
         encoding="utf-8",
     )
 
@@ -133,7 +138,9 @@ def compare(operator: str, root: Path, build: Path, update: bool) -> int:
         terminal().print(f"{operator}: {len(kernels)} kernels by nvcc {nvcc}")
         return 0
     if not path.is_file():
-        raise Unavailable(f"registers: expected a baseline of {operator}, but got none; make it with --update")
+        raise Unavailable(
+            f"registers: expected a baseline of {operator}, but got none; make it with --update"
+        )
     baseline = json.loads(path.read_text(encoding="utf-8"))
     if baseline["nvcc"] != nvcc:
         raise Unavailable(f"registers: expected a baseline of nvcc {nvcc}, but got one of {baseline['nvcc']}")

@@ -67,11 +67,14 @@ def load_library(package: str, probe: str) -> None:
         if library is not None and torch.version.cuda is not None:
             _load(package, library)
         else:
-            once(f"{package}.cuda", lambda fragment: _refuse_cuda(fragment, package))
+            lacking = f"{_distribution(package)} is installed without CUDA kernels"
+            if library is not None:
+                lacking = f"torch {torch.__version__} has no CUDA"
+            once(f"{package}.cuda", lambda fragment: _refuse_cuda(fragment, package, lacking))
 
 
 def find_library(package: str, name: str) -> str | None:
-    """Return the path of ``package``'s library ``_C`` (always there) or ``_CUDA`` (in builds with CUDA kernels)."""
+    """Return the path of ``package``'s library ``_C``, or ``_CUDA``, which only builds with CUDA kernels have."""
     spec = importlib.util.find_spec(f".{name}", package)
     return None if spec is None else spec.origin
 
@@ -90,15 +93,15 @@ def _load(package: str, library: str) -> None:
         ) from error
 
 
-def _refuse_cuda(fragment: torch.library.Library, package: str) -> None:
+def _refuse_cuda(fragment: torch.library.Library, package: str, lacking: str) -> None:
     """Make the operators that have CPU kernels and no CUDA ones, which are this package's, say so."""
 
     def refusal(name: str) -> Callable[..., Any]:
         def refuse(*args: Any, **kwargs: Any) -> Any:
             raise NotImplementedError(
-                f"{name}: expected CPU tensors, since {_distribution(package)} is installed without CUDA "
-                "kernels, but got a CUDA tensor; build it with them where nvcc is: "
-                f"OPWRIGHT_CUDA=ON pip install --force-reinstall --no-deps {_distribution(package)}"
+                f"{name}: expected CPU tensors, since {lacking}, but got a CUDA tensor; build it with CUDA "
+                "kernels where nvcc is: OPWRIGHT_CUDA=ON pip install --force-reinstall --no-deps "
+                f"{_distribution(package)}"
             )
 
         return refuse

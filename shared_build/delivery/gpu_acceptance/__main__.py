@@ -1,6 +1,7 @@
-"""``python -m shared_build.delivery.gpu_acceptance ARTIFACT... --out DIR``, on a machine with a GPU.
+r"""``python -m shared_build.delivery.gpu_acceptance ARTIFACT... --out DIR``, on a machine with a GPU.
 
-    python -m shared_build.delivery.gpu_acceptance wheels/opwright_rms_norm-0.1.0-1cu130-py3-none-linux_x86_64.whl --out gpu
+    python -m shared_build.delivery.gpu_acceptance opwright_rms_norm-0.1.0-1cu130-py3-none-linux_x86_64.whl \
+        --out gpu
 
 Run from the root of a checkout, with the Python that has torch. Nothing is fetched, and nothing is installed
 outside of a temporary folder. An artifact is a wheel, or a source distribution, which is built first (the
@@ -39,12 +40,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("artifacts", nargs="+", type=Path, metavar="ARTIFACT", help="wheels or source distributions")
+    parser.add_argument(
+        "artifacts", nargs="+", type=Path, metavar="ARTIFACT", help="wheels or source distributions"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for gpu_acceptance.json")
     parser.add_argument("--seconds", type=float, default=330.0, help="for everything (default: 330)")
     parser.add_argument("--jobs", type=int, default=4, help="processes that run checks at once (default: 4)")
     parser.add_argument("--find-links", type=Path, help="folder with wheels of build tools")
-    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout (default: the one this file is in)")
+    parser.add_argument(
+        "--root", type=Path, default=ROOT, help="the checkout (default: the one this file is in)"
+    )
     options = parser.parse_args(argv)
     for artifact in options.artifacts:
         try:

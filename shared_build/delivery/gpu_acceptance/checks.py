@@ -61,7 +61,11 @@ def ordered(found: Iterable[Any]) -> list[Any]:
 
 
 def run_all(
-    found: Sequence[Any], start: int, seconds: float, tell: Callable[[dict[str, Any]], None], alive: Callable[[], bool]
+    found: Sequence[Any],
+    start: int,
+    seconds: float,
+    tell: Callable[[dict[str, Any]], None],
+    alive: Callable[[], bool],
 ) -> int:
     """Run invocations from ``start`` on; returns the exit status.
 
@@ -174,7 +178,9 @@ def tally(events: Iterable[Mapping[str, Any]]) -> dict[str, Tally]:
     return found
 
 
-def follow(command: Callable[[int, float], Sequence[str]], seconds: float, **options: Any) -> list[dict[str, Any]]:
+def follow(
+    command: Callable[[int, float], Sequence[str]], seconds: float, **options: Any
+) -> list[dict[str, Any]]:
     """Run a worker, and another where one was ended by a check, until all is told; return the events.
 
     Args:

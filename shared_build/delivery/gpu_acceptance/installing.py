@@ -1,4 +1,4 @@
-"""Installs what was carried to the machine: a wheel as it is, a source distribution built against its torch."""
+"""Installs what was carried to the machine: a wheel as it is, a source distribution after building it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,17 @@ def install(artifact: Path, site: Path, root: Path, links: Path | None, budget: 
                 "install", what, "failed", why, time.monotonic() - started, {"output": done.output[-4000:]}
             )
         (wheel,) = built.glob("*.whl")
-    command = [*pip, "install", "--quiet", *offline, "--no-deps", "--upgrade", "--target", str(site), str(wheel)]
+    command = [
+        *pip,
+        "install",
+        "--quiet",
+        *offline,
+        "--no-deps",
+        "--upgrade",
+        "--target",
+        str(site),
+        str(wheel),
+    ]
     done = run(command, budget.left, environment(None, root), root)
     verdict = "passed" if done.status == 0 else "failed"
     detail = wheel.name if done.status == 0 else _last_line(done.output)

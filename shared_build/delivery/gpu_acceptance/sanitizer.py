@@ -1,7 +1,7 @@
 """The smallest cases under compute-sanitizer: accesses out of bounds, races, barriers, uninitialised memory.
 
-As a program (``python -m shared_build.delivery.gpu_acceptance.sanitizer SPEC``) it is what runs under the tool: a
-few of the smallest cases of each function, forward and backward.
+As a program (``python -m shared_build.delivery.gpu_acceptance.sanitizer SPEC``) it is what runs under the
+tool: a few of the smallest cases of each function, forward and backward.
 """
 
 from __future__ import annotations

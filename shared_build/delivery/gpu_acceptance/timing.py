@@ -1,9 +1,9 @@
 """Times each benchmark case by CUDA events: ours, eager and compiled PyTorch, and the device's own copy.
 
-As a program (``python -m shared_build.delivery.gpu_acceptance.timing OPERATOR``) it is the measuring process and
-prints one line a figure. Contenders take turns, each median is over several rounds, and a case whose result
-is wrong is not timed. Cases come in the order of their worth: the largest size first, compiled PyTorch last,
-since compiling takes longest.
+As a program (``python -m shared_build.delivery.gpu_acceptance.timing OPERATOR``) it is the measuring process
+and prints one line a figure. Contenders take turns, each median is over several rounds, and a case whose
+result is wrong is not timed. Cases come in the order of their worth: the largest size first, compiled PyTorch
+last, since compiling takes longest.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def by_events(call: Callable[[], Any], count: int) -> float:
 
 
 def red(ours: Sequence[Any], eager: Sequence[Any], golden: Sequence[Any], factor: float) -> str | None:
-    """Why results are wrong, or None: further from the golden than ``factor`` times eager's error and one ulp."""
+    """Why results are wrong, or None: their error is above ``factor`` times eager's plus one ulp."""
     import torch
 
     for index, (a, b, g) in enumerate(zip(ours, eager, golden, strict=True)):
@@ -77,7 +77,9 @@ def red(ours: Sequence[Any], eager: Sequence[Any], golden: Sequence[Any], factor
     return None
 
 
-def figures(case: Any, shape: Any, dtype: str, device: str, copy: float, with_compiled: bool, timed: Timed) -> dict[str, Any]:
+def figures(
+    case: Any, shape: Any, dtype: str, device: str, copy: float, with_compiled: bool, timed: Timed
+) -> dict[str, Any]:
     """The figures of one case at one size: microseconds by contender, GB/s, share of the copy bandwidth.
 
     Args:
@@ -184,7 +186,8 @@ def outcomes(output: str, status: int, timed_out: bool) -> list[Outcome]:
             found.append(Outcome("timing", name, "failed", figure["red"], data=figure))
             continue
         ratios = ", ".join(f"{ratio:.2f} x {other}" for other, ratio in figure["vs"].items())
-        detail = f"{figure['us']['ours']:.1f} us, {figure['gb_per_s']:.0f} GB/s, {figure['of_copy']:.2f} of copy, {ratios}"
+        rate = f"{figure['gb_per_s']:.0f} GB/s, {figure['of_copy']:.2f} of copy"
+        detail = f"{figure['us']['ours']:.1f} us, {rate}, {ratios}"
         found.append(Outcome("timing", name, "passed", detail, data=figure))
     if copy:
         text = f"{copy:.0f} GB/s, read and written"
@@ -195,7 +198,13 @@ def outcomes(output: str, status: int, timed_out: bool) -> list[Outcome]:
     elif status != 0:
         tail = [line for line in output.splitlines() if line.strip() and not line.startswith(MARK)]
         found.append(
-            Outcome("timing", "measuring", "failed", tail[-1] if tail else "no output", data={"output": output[-4000:]})
+            Outcome(
+                "timing",
+                "measuring",
+                "failed",
+                tail[-1] if tail else "no output",
+                data={"output": output[-4000:]},
+            )
         )
     return found
 

@@ -35,8 +35,24 @@ def nvcc():
 
 def test_what_ptxas_prints_is_read(nvcc):
     assert nvcc.parse(OUTPUT) == [
-        {"kernel": "_Z5firstPf", "arch": "sm_80", "stack": 8, "stores": 4, "loads": 12, "registers": 40, "shared": 256},
-        {"kernel": "_Z6secondPf", "arch": "sm_90", "stack": 0, "stores": 0, "loads": 0, "registers": 8, "shared": 0},
+        {
+            "kernel": "_Z5firstPf",
+            "arch": "sm_80",
+            "stack": 8,
+            "stores": 4,
+            "loads": 12,
+            "registers": 40,
+            "shared": 256,
+        },
+        {
+            "kernel": "_Z6secondPf",
+            "arch": "sm_90",
+            "stack": 0,
+            "stores": 0,
+            "loads": 0,
+            "registers": 8,
+            "shared": 0,
+        },
     ]
 
 
@@ -57,7 +73,10 @@ def test_the_report_of_a_compilation(nvcc, tmp_path, capfd):
     assert nvcc.main([str(report), fake_compiler(tmp_path), "-c", "a.cu"]) == 0
     version, kernels = registers.read_reports(tmp_path)
     assert version == "13.0"
-    assert kernels == {"first(float*)": {"sm_80": [40, 8, 4, 12, 256]}, "second(float*)": {"sm_90": [8, 0, 0, 0, 0]}}
+    assert kernels == {
+        "first(float*)": {"sm_80": [40, 8, 4, 12, 256]},
+        "second(float*)": {"sm_90": [8, 0, 0, 0, 0]},
+    }
     # The compiler's own words are passed on, ptxas's are not.
     assert capfd.readouterr().err == "a.cu(3): warning: something\n"
 

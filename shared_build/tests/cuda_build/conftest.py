@@ -24,7 +24,16 @@ def nvcc():
 def build(package, folder, **environment):
     """Build the package's wheel against this environment's torch; returns the wheel and what was printed."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        folder,
+    ]
     kept = {key: value for key, value in os.environ.items() if not key.startswith("OPWRIGHT_CUDA")}
     done = subprocess.run(
         [*map(str, command), "--verbose", str(package)],

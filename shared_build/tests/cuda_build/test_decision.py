@@ -36,7 +36,9 @@ def fake_nvcc(folder, version="13.0", architectures=ARCHITECTURES):
     return path
 
 
-def decide(tmp_path, *, nvcc=None, torch="2.13.0+cu130", torch_cuda="13.0", sources="a.cu", env=None, **options):
+def decide(
+    tmp_path, *, nvcc=None, torch="2.13.0+cu130", torch_cuda="13.0", sources="a.cu", env=None, **options
+):
     """Run the decision; return (what was decided, what was printed)."""
     script = tmp_path / "decide.cmake"
     script.write_text(
@@ -54,7 +56,6 @@ def decide(tmp_path, *, nvcc=None, torch="2.13.0+cu130", torch_cuda="13.0", sour
     found = next((line for line in done.stdout.splitlines() if line.startswith("-- found=")), "")
     text = " ".join((done.stdout + done.stderr).split())
     return (found.removeprefix("-- found=") if done.returncode == 0 else None), text
-
 
 
 def test_a_fitting_nvcc_is_used(tmp_path):
@@ -136,7 +137,10 @@ def test_what_does_not_fit_is_said_in_one_line(tmp_path, kind, mode):
 def test_no_nvcc(tmp_path, mode):
     found, text = decide(tmp_path, nvcc=tmp_path / "none", OPWRIGHT_CUDA=mode)
     assert found == (None if mode == "ON" else "")
-    assert "expected nvcc, but found none; set CUDACXX to it or CUDA_HOME to its toolkit, or OPWRIGHT_CUDA=OFF" in text
+    assert (
+        "expected nvcc, but found none; set CUDACXX to it or CUDA_HOME to its toolkit, or OPWRIGHT_CUDA=OFF"
+        in text
+    )
 
 
 def test_an_unknown_mode(tmp_path):

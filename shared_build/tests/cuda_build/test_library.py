@@ -1,4 +1,4 @@
-"""The CUDA library of a package, compiled and linked here: what is in it, and that CPU tensors do not notice it.
+"""The CUDA library of a package, compiled and linked here: what is in it, and what it does to CPU tensors.
 
 Nothing here needs a GPU, and nothing here runs a kernel.
 """
@@ -31,7 +31,11 @@ def run(wheel, folder, code, **environment):
         zipfile.ZipFile(wheel).extractall(folder)
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]), **environment},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
+            **environment,
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -58,9 +62,9 @@ def test_what_the_library_asks_for(cuda_wheel):
     library = elf.read_library(contents(cuda_wheel)[LIBRARY])
     cuda = [symbol for symbol in library.undefined if "cuda" in symbol.name]
     # torch's stream, weakly; the CUDA runtime is inside.
-    assert [(symbol.name, symbol.weak) for symbol in cuda if symbol.name != "aoti_torch_device_type_cuda"] == [
-        ("aoti_torch_get_current_cuda_stream", True)
-    ]
+    assert [
+        (symbol.name, symbol.weak) for symbol in cuda if symbol.name != "aoti_torch_device_type_cuda"
+    ] == [("aoti_torch_get_current_cuda_stream", True)]
     assert "libtorch.so" in library.needed
     assert not [name for name in library.needed if "cuda" in name]
 
@@ -116,14 +120,14 @@ def test_without_cuda_kernels_a_cuda_tensor_is_refused_with_what_to_do(cpu_wheel
     out, _ = run(cpu_wheel, tmp_path, CALL + FORCED)
     assert out.strip() == (
         "NotImplementedError tiny_twice: expected CPU tensors, since opwright-tiny is installed without CUDA "
-        "kernels, but got a CUDA tensor; build it with them where nvcc is: "
+        "kernels, but got a CUDA tensor; build it with CUDA kernels where nvcc is: "
         "OPWRIGHT_CUDA=ON pip install --force-reinstall --no-deps opwright-tiny"
     )
 
 
 def test_the_cuda_implementation_checks_its_device(cuda_wheel, tmp_path):
     if torch.version.cuda is None:
-        load = "torch.ops.load_library({!r})\n".format(str(tmp_path / LIBRARY))
+        load = f"torch.ops.load_library({str(tmp_path / LIBRARY)!r})\n"
     else:
         load = ""
     # Under a torch without CUDA it is loaded by hand here: it must load there, and reach no kernel.
@@ -133,8 +137,12 @@ def test_the_cuda_implementation_checks_its_device(cuda_wheel, tmp_path):
 
 def test_the_stream_comes_from_torch(cuda_wheel, tmp_path):
     """Under a torch with CUDA the weak reference is bound to torch's function; else it stays null."""
-    code = CALL + "torch.ops.load_library({!r})\n".format(str(tmp_path / LIBRARY))
+    code = CALL + f"torch.ops.load_library({str(tmp_path / LIBRARY)!r})\n"
     _, log = run(cuda_wheel, tmp_path, code, LD_DEBUG="bindings", LD_BIND_NOW="1")
-    bound = [line for line in log.splitlines() if "aoti_torch_get_current_cuda_stream" in line and "_CUDA.so" in line]
+    bound = [
+        line
+        for line in log.splitlines()
+        if "aoti_torch_get_current_cuda_stream" in line and "_CUDA.so" in line
+    ]
     assert bool(bound) == (torch.version.cuda is not None)
     assert all("libtorch_cuda.so" in line for line in bound)
