@@ -127,7 +127,7 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def cuda(session: nox.Session) -> None:
-    """Compile and link each package's CUDA part, audit the wheel, judge registers, run the kernels simulated."""
+    """Compile and link the CUDA part of each package, audit it, compare registers, run kernels simulated."""
     operators, torch, rest = parse(session)
     version = nvcc_version()
     if version is None:

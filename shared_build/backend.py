@@ -36,8 +36,8 @@ __all__ = [
 
 Settings = dict[str, str | list[str]] | None
 
-#: Options of the CMake build that may be given as environment variables too, with their defaults. Always passed
-#: on: a build folder remembers what an earlier build was told.
+#: Options of the CMake build that may be environment variables too, with their defaults. Always passed on: a
+#: build folder remembers what an earlier build was told.
 OPTIONS = {"OPWRIGHT_CUDA": "AUTO", "OPWRIGHT_CUDA_ARCHITECTURES": "80;90"}
 
 

@@ -1,8 +1,8 @@
 """Registers, spills and memory of an operator's CUDA kernels against a committed baseline.
 
 `python -m shared_build.benchmarking.registers <operator> --build DIR` reads what ptxas reported while the
-kernels in that build folder were compiled, and compares with packages/<operator>/benchmarks/cuda/registers.json.
-A kernel that spills more than before, or needs another step of registers, fails; so does a kernel that is new
+kernels in that build folder were compiled, and compares with the package's benchmarks/cuda/registers.json. A
+kernel that spills more than before, or needs another step of registers, fails; so does a kernel that is new
 or gone. `--update` writes the reports as the new baseline, to be committed
 with the change that explains them.
 

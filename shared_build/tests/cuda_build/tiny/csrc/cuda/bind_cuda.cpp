@@ -10,4 +10,7 @@ using CudaOperators = Operators<CudaCall<TinyCudaKernels, tiny_cuda_kernels>>;
 }  // namespace
 }  // namespace opwright
 
-STABLE_TORCH_LIBRARY_IMPL(opwright, CUDA, m) { opwright::CudaOperators::implement(m); }
+STABLE_TORCH_LIBRARY_IMPL(opwright, CUDA, m)
+{
+  opwright::CudaOperators::implement(m);
+}
