@@ -165,8 +165,8 @@ function(_opwright_cuda_object op nvcc source result)
 endfunction()
 
 # Adds `_CUDA.so`, which registers CUDA implementations of the operators that `_C.so` defines. The sources are .cu files
-# (nvcc) and binding files (the C++ compiler). `definitions` go to the binding files.
-function(_opwright_cuda_library op nvcc sources definitions)
+# (nvcc) and binding files (the C++ compiler), which see torch as the flavour does.
+function(_opwright_cuda_library op flavour nvcc sources)
   _opwright_toolkit("${nvcc}" toolkit)
   find_library(cudart cudart_static PATHS "${toolkit}" PATH_SUFFIXES lib64 lib NO_DEFAULT_PATH NO_CACHE)
   if(NOT cudart)
@@ -192,8 +192,13 @@ function(_opwright_cuda_library op nvcc sources definitions)
   set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME "_CUDA" SUFFIX ".so")
   target_include_directories(${target} SYSTEM PRIVATE "${toolkit}/include")
   list(JOIN OPWRIGHT_CUDA_ARCHITECTURES ", sm_" names)
-  target_compile_definitions(${target} PRIVATE ${definitions}
+  target_compile_definitions(${target} PRIVATE
     "OPWRIGHT_CUDA_BUILT=\"CUDA ${OPWRIGHT_CUDA_VERSION} for sm_${names} and later\"")
+  if(flavour STREQUAL "aten")
+    _opwright_aten(${target} ${op})
+  else()
+    target_compile_definitions(${target} PRIVATE TORCH_TARGET_VERSION=${OPWRIGHT_TORCH_FLOOR})
+  endif()
   # libtorch brings torch's CUDA libraries into reach where there are any, though no symbol of its own is used: the
   # references to those are weak.
   target_link_libraries(${target} PRIVATE stdc++ opwright::torch
@@ -207,7 +212,7 @@ function(_opwright_cuda_library op nvcc sources definitions)
 endfunction()
 
 # What op_package calls: nothing, or the library.
-function(_opwright_cuda op sources definitions)
+function(_opwright_cuda op flavour sources)
   list(SORT OPWRIGHT_CUDA_ARCHITECTURES COMPARE NATURAL)
   if(OPWRIGHT_SANITIZE)
     message(STATUS "opwright: CPU only (OPWRIGHT_SANITIZE=${OPWRIGHT_SANITIZE})")
@@ -215,6 +220,6 @@ function(_opwright_cuda op sources definitions)
   endif()
   _opwright_decide_cuda(${op} "${sources}" "${OPWRIGHT_TORCH_version}" "${OPWRIGHT_TORCH_cuda}" nvcc)
   if(nvcc)
-    _opwright_cuda_library(${op} "${nvcc}" "${sources}" "${definitions}")
+    _opwright_cuda_library(${op} ${flavour} "${nvcc}" "${sources}")
   endif()
 endfunction()

@@ -146,5 +146,5 @@ function(op_package op)
   install(TARGETS ${target} LIBRARY DESTINATION "opwright/${op}")
   install(FILES "${OPWRIGHT_SHARED}/runtime/_runtime.py" DESTINATION "opwright/${op}")
 
-  _opwright_cuda(${op} "${arg_CUDA_SOURCES}" TORCH_TARGET_VERSION=${OPWRIGHT_TORCH_FLOOR})
+  _opwright_cuda(${op} ${arg_FLAVOUR} "${arg_CUDA_SOURCES}")
 endfunction()

@@ -74,7 +74,7 @@ def load_library(package: str, probe: str) -> None:
 
 
 def find_library(package: str, name: str) -> str | None:
-    """Return the path of ``package``'s library ``_C`` or ``_CUDA``; builds without CUDA kernels lack the latter."""
+    """Return the path of ``package``'s library ``_C``, or of ``_CUDA``; None where the build has none."""
     spec = importlib.util.find_spec(f".{name}", package)
     return None if spec is None else spec.origin
 
