@@ -12,17 +12,14 @@ namespace {
 
 template <class In, class Out>
 int launch_forward(const RmsNormForward& p, void* stream) {
-  constexpr int kWidth = In::kWidth;
-  const RowShape shape(p.columns, kWidth,
-                       padded(p.columns, kWidth) * int64_t{sizeof(typename In::Element)});
+  const RowShape shape(p.columns, In::kWidth, shared_row<In, typename In::Element>(p.columns));
   return OPWRIGHT_LAUNCH((forward_kernel<In, Out>), shape.grid(p.rows), shape.block(),
                          shape.shared_bytes, stream, p, shape.fits);
 }
 
 template <class In, class Residual, class Sum, class Out, class K>
 int launch_add(const RmsNormForward& p, void* stream) {
-  constexpr int kWidth = In::kWidth;
-  const RowShape shape(p.columns, kWidth, padded(p.columns, kWidth) * int64_t{sizeof(K)});
+  const RowShape shape(p.columns, In::kWidth, shared_row<In, K>(p.columns));
   return OPWRIGHT_LAUNCH((add_forward_kernel<In, Residual, Sum, Out, K>), shape.grid(p.rows),
                          shape.block(), shape.shared_bytes, stream, p, shape.fits);
 }
@@ -86,12 +83,11 @@ int forward(const RmsNormForward& p, void* stream) {
 template <class Value, class Grad>
 int launch_backward(const RmsNormBackward& p, void* stream) {
   constexpr int kWidth = Value::kWidth;
-  const int64_t whole = padded(p.columns, kWidth);
-  const int64_t sums = p.partial ? whole * int64_t{sizeof(typename Value::Accumulate)} : 0;
+  const int64_t sums = p.partial ? shared_row<Value, typename Value::Accumulate>(p.columns) : 0;
   // Rows are read twice only where the gradient of the input needs them again.
   const bool twice = p.grad_input && p.grad_output;
-  const int64_t rows = twice ? whole * int64_t{sizeof(typename Value::Element) +
-                                               sizeof(typename Grad::Element)}
+  const int64_t rows = twice ? shared_row<Value, typename Value::Element>(p.columns) +
+                                   shared_row<Value, typename Grad::Element>(p.columns)
                              : 0;
   RowShape shape(p.columns, kWidth, sums + rows);
   BackwardMemory fits{shape.fits && rows > 0, shape.fits && sums > 0};

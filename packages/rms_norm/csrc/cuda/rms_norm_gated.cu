@@ -7,9 +7,7 @@ namespace {
 
 template <class In, class Out>
 int launch_gated_forward(const RmsNormGatedForward& p, void* stream) {
-  constexpr int kWidth = In::kWidth;
-  const RowShape shape(p.columns, kWidth,
-                       padded(p.columns, kWidth) * int64_t{sizeof(typename In::Accumulate)});
+  const RowShape shape(p.columns, In::kWidth, shared_row<In, typename In::Accumulate>(p.columns));
   const bool round_product =
       p.rounding == Rounding::kLlama && p.norm_before_gate && p.gate && p.weight_type == p.input_type;
   return OPWRIGHT_LAUNCH((gated_forward_kernel<In, Out>), shape.grid(p.rows), shape.block(),
@@ -33,10 +31,9 @@ int gated_forward_of(const RmsNormGatedForward& p, void* stream) {
 template <class In, class Grad>
 int launch_gated_backward(const RmsNormGatedBackward& p, void* stream) {
   constexpr int kWidth = In::kWidth;
-  const int64_t whole = padded(p.columns, kWidth);
-  const int64_t sums = p.partial ? whole * int64_t{sizeof(typename In::Accumulate)} : 0;
-  const int64_t rows =
-      whole * int64_t{2 * sizeof(typename In::Element) + sizeof(typename Grad::Element)};
+  const int64_t sums = p.partial ? shared_row<In, typename In::Accumulate>(p.columns) : 0;
+  const int64_t rows = 2 * shared_row<In, typename In::Element>(p.columns) +
+                       shared_row<In, typename Grad::Element>(p.columns);
   RowShape shape(p.columns, kWidth, sums + rows);
   GatedBackwardMemory fits{shape.fits, shape.fits && sums > 0};
   if (!shape.fits) {

@@ -38,7 +38,7 @@ OPWRIGHT_KERNEL void OPWRIGHT_BOUNDS(kMostRowThreads)
   constexpr int kWidth = In::kWidth;
   OPWRIGHT_SHARED(double, scratch, kWarp + 1);
   OPWRIGHT_DYNAMIC_SHARED(char, dynamic);
-  const int64_t kept_bytes = whole_chunks(p.columns, kWidth) * int64_t{sizeof(K)};
+  const int64_t kept_bytes = shared_row_bytes(p.columns, kWidth, sizeof(K));
   KeptRow<A, K, kWidth> kept;
   if (keep) kept.memory = dynamic.template from<K>(threadIdx.y * kept_bytes);
   A* rstd = static_cast<A*>(p.rstd);
@@ -73,7 +73,7 @@ OPWRIGHT_KERNEL void OPWRIGHT_BOUNDS(kMostRowThreads)
   constexpr int kWidth = In::kWidth;
   OPWRIGHT_SHARED(double, scratch, kWarp + 1);
   OPWRIGHT_DYNAMIC_SHARED(char, dynamic);
-  const int64_t kept_bytes = whole_chunks(p.columns, kWidth) * int64_t{sizeof(K)};
+  const int64_t kept_bytes = shared_row_bytes(p.columns, kWidth, sizeof(K));
   KeptRow<A, K, kWidth> kept;
   if (keep) kept.memory = dynamic.template from<K>(threadIdx.y * kept_bytes);
   A* rstd = static_cast<A*>(p.rstd);
@@ -138,10 +138,12 @@ OPWRIGHT_KERNEL void OPWRIGHT_BOUNDS(kMostRowThreads)
   constexpr int kWidth = Value::kWidth;
   OPWRIGHT_SHARED(double, scratch, kWarp + 1);
   OPWRIGHT_DYNAMIC_SHARED(char, dynamic);
-  const int64_t whole = whole_chunks(p.columns, kWidth);
-  const int64_t sum_bytes = fits.keep_sums ? whole * int64_t{sizeof(A)} : 0;
-  const int64_t value_bytes = fits.keep_rows ? whole * int64_t{sizeof(V)} : 0;
-  const int64_t grad_bytes = fits.keep_rows ? whole * int64_t{sizeof(G)} : 0;
+  const auto row_bytes_of = [&](int64_t element_bytes) {
+    return shared_row_bytes(p.columns, kWidth, element_bytes);
+  };
+  const int64_t sum_bytes = fits.keep_sums ? row_bytes_of(sizeof(A)) : 0;
+  const int64_t value_bytes = fits.keep_rows ? row_bytes_of(sizeof(V)) : 0;
+  const int64_t grad_bytes = fits.keep_rows ? row_bytes_of(sizeof(G)) : 0;
   const int64_t own = threadIdx.y * (sum_bytes + value_bytes + grad_bytes);
   KeptRow<A, V, kWidth> kept_value;
   KeptRow<A, G, kWidth> kept_grad;

@@ -27,8 +27,9 @@ struct RowShape {
   bool fits = false;
 };
 
-inline int64_t padded(int64_t columns, int width) {
-  return (columns + width - 1) / width * width;
+template <class Row, class K>
+int64_t shared_row(int64_t columns) {
+  return shared_row_bytes(columns, Row::kWidth, sizeof(K));
 }
 
 inline int64_t bytes_of(DType type) {

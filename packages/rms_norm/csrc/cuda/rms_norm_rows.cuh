@@ -210,9 +210,11 @@ struct KeptRow {
   Shared<K> memory;
 };
 
-// `columns` rounded up to whole chunks, so that the last one can be kept whole.
-OPWRIGHT_DEVICE int64_t whole_chunks(int64_t columns, int kWidth) {
-  return (columns + kWidth - 1) / kWidth * kWidth;
+// Bytes that a row of `columns` elements takes in shared memory: whole chunks, and the next row may
+// be of any type.
+OPWRIGHT_HOST_DEVICE int64_t shared_row_bytes(int64_t columns, int width, int64_t element_bytes) {
+  const int64_t bytes = (columns + width - 1) / width * width * element_bytes;
+  return (bytes + kVectorAccess - 1) / kVectorAccess * kVectorAccess;
 }
 
 // First the row itself, keeping it; then what was kept, or the row again.

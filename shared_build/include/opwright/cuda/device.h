@@ -6,6 +6,7 @@
 //
 //   OPWRIGHT_KERNEL void f(Params p)         declares a kernel; parameters are plain data, by value
 //   OPWRIGHT_DEVICE                          declares a function that kernels call; inlined
+//   OPWRIGHT_HOST_DEVICE                     and one that launchers call, too
 //   OPWRIGHT_SHARED(T, name, count)          static shared memory, as Shared<T> name
 //   OPWRIGHT_DYNAMIC_SHARED(T, name)         the launch's dynamic shared memory, as Shared<T> name
 //   load_global, store_global, load_cached   memory of the device (memory.h), Shared<T> for shared
@@ -27,6 +28,7 @@
 
 #define OPWRIGHT_KERNEL __global__
 #define OPWRIGHT_DEVICE __device__ __forceinline__
+#define OPWRIGHT_HOST_DEVICE __host__ __device__ __forceinline__
 #define OPWRIGHT_BOUNDS(threads) __launch_bounds__(threads)
 #define OPWRIGHT_UNROLL _Pragma("unroll")
 #define OPWRIGHT_SHARED(T, name, count) \
@@ -44,6 +46,7 @@
 
 #define OPWRIGHT_KERNEL
 #define OPWRIGHT_DEVICE inline
+#define OPWRIGHT_HOST_DEVICE inline
 #define OPWRIGHT_BOUNDS(threads)
 #define OPWRIGHT_UNROLL
 // The address of a static object in each instance of a function template names the array.

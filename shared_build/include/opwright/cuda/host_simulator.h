@@ -17,16 +17,20 @@
 //   shuffle from an inactive lane  the source is not in the mask, or the lane is not, or has ended
 //   uninitialised shared memory  read before anything was written there; it is filled with NaN, too
 //   shared memory overrun        outside of what the launch or the declaration asked for
+//   race between blocks          memory of the device written by a thread of one block and touched,
+//                                not atomically both times, by a thread of another
+//   race in global memory        the same within a block, with no synchronisation in between
 //   misaligned vector access     an address that is no multiple of the access
 //   launch limit exceeded        grid, block or shared memory beyond what a device takes
 //
-// Memory of the device is the host's: bounds are the address sanitizer's to check, and races between
-// blocks the thread sanitizer's. Bytes that pass through load_global, store_global and load_cached
+// Memory of the device is the host's: its bounds are the address sanitizer's to check. Bytes that pass through load_global, store_global and load_cached
 // are counted.
 //
 // What this does not show: the order in which a device makes writes visible, occupancy, speed, the
 // last place of functions such as expf.
 #pragma once
+
+#include <math.h>
 
 #include <bit>
 #include <cmath>

@@ -23,8 +23,15 @@ inline void check_limits(const char* kernel, dim3 grid, dim3 block, int64_t shar
   check("dynamic shared memory", shared_bytes, 0, options().shared_limit);
 }
 
-inline void prepare(Block& block, dim3 grid, dim3 size, dim3 index, int64_t shared_bytes,
+inline dim3 block_index(dim3 grid, int64_t i) {
+  const auto x = static_cast<unsigned>(i % grid.x);
+  const auto y = static_cast<unsigned>(i / grid.x % grid.y);
+  return dim3(x, y, static_cast<unsigned>(i / grid.x / grid.y));
+}
+
+inline void prepare(Block& block, dim3 grid, dim3 size, int64_t linear_index, int64_t shared_bytes,
                     bool traced) {
+  const dim3 index = block_index(grid, linear_index);
   block.traced = traced;
   block.epoch = 0;
   block.fixed.clear();
@@ -38,14 +45,9 @@ inline void prepare(Block& block, dim3 grid, dim3 size, dim3 index, int64_t shar
     thread.block_size = size;
     thread.grid_size = grid;
     thread.linear = linear++;
+    thread.block_linear = linear_index;
     thread.block = &block;
   }
-}
-
-inline dim3 block_index(dim3 grid, int64_t i) {
-  const auto x = static_cast<unsigned>(i % grid.x);
-  const auto y = static_cast<unsigned>(i / grid.x % grid.y);
-  return dim3(x, y, static_cast<unsigned>(i / grid.x / grid.y));
 }
 
 inline void run_as_fibers(dim3 grid, dim3 size, int64_t shared_bytes, int64_t blocks,
@@ -59,7 +61,7 @@ inline void run_as_fibers(dim3 grid, dim3 size, int64_t shared_bytes, int64_t bl
   if (options().order == Order::kReverse) std::reverse(turn.begin(), turn.end());
   if (options().order == Order::kRandom) std::shuffle(turn.begin(), turn.end(), random);
   for (const int64_t i : turn) {
-    prepare(block, grid, size, block_index(grid, i), shared_bytes, true);
+    prepare(block, grid, size, i, shared_bytes, true);
     fibers.run(block, body);
   }
 }
@@ -77,7 +79,7 @@ inline void run_as_threads(dim3 grid, dim3 size, int64_t shared_bytes, int64_t b
           HostThreads threads;
           Block block;
           block.scheduler = &threads;
-          prepare(block, grid, size, block_index(grid, i), shared_bytes, false);
+          prepare(block, grid, size, i, shared_bytes, false);
           threads.run(block, body);
         } catch (...) {
           const std::lock_guard<std::mutex> lock(mutex);
@@ -97,6 +99,7 @@ int launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 bloc
            int64_t shared_bytes, void* /*stream*/, const Arguments&... arguments) {
   check_limits(name, grid, block, shared_bytes);
   count(counters().launches, 1);
+  global_traces().clear();
   const std::function<void()> body = [&] { kernel(Parameters(arguments)...); };
   const int64_t blocks = int64_t{grid.x} * grid.y * grid.z;
   if (options().threads) {

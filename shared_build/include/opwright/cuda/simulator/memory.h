@@ -1,7 +1,9 @@
 // Memory as kernels see it: load_global and its like, Shared<T>, atomics.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 
 #include "opwright/cuda/simulator/state.h"
 
@@ -24,48 +26,35 @@ inline void count(std::atomic<int64_t>& counter, int64_t bytes) {
   counter.fetch_add(bytes, std::memory_order_relaxed);
 }
 
-template <class P, class T>
-P read(const T* from, std::atomic<int64_t>& counter) {
-  check_aligned<P>(from);
-  count(counter, sizeof(P));
-  P result;
-  __builtin_memcpy(&result, from, sizeof(P));
-  return result;
-}
-
-template <class P, class T>
-void write(T* to, const P& value) {
-  check_aligned<P>(to);
-  count(counters().written, sizeof(P));
-  __builtin_memcpy(to, &value, sizeof(P));
-}
-
-// ---- shared memory ------------------------------------------------------------------------------
-
-[[noreturn]] inline void race(const Thread& thread, int other, const char* how) {
-  const bool same_warp = other / kLanes == thread.warp();
-  fail(same_warp ? "missing warp sync" : "missing barrier",
-       std::string("shared memory is ") + how + " by thread " + std::to_string(other) +
-           (same_warp ? " of the same warp" : "") + " with no synchronisation in between,");
-}
+// ---- races --------------------------------------------------------------------------------------
 
 // Whether `thread` has synchronised with lane `lane` of its own warp since that lane's clock.
 inline bool has_seen(const Thread& thread, int lane, uint32_t clock) {
   return thread.lane() == lane || thread.known[lane] >= clock;
 }
 
-inline void check_after_write(const Thread& thread, const Trace& trace, const char* how) {
-  const int other = trace.writer;
-  if (other < 0 || other == thread.linear || trace.write_epoch != thread.block->epoch) return;
-  if (other / kLanes == thread.warp() && has_seen(thread, other % kLanes, trace.write_clock)) {
-    return;
-  }
-  race(thread, other, how);
+// Whether what another thread of the block did is ordered before what `thread` does now.
+inline bool ordered(const Thread& thread, int other, uint32_t clock, uint32_t epoch) {
+  if (other == thread.linear || epoch != thread.block->epoch) return true;
+  return other / kLanes == thread.warp() && has_seen(thread, other % kLanes, clock);
 }
 
-inline void trace_read(const Thread& thread, Trace& trace) {
-  if (trace.writer < 0) fail("uninitialised shared memory", "read before it was written");
-  check_after_write(thread, trace, "written");
+// The thread that read last and is not ordered before `thread`; -1 for none.
+inline int unordered_reader(const Thread& thread, const Trace& trace) {
+  if (trace.reader_warp == -1 || trace.read_epoch != thread.block->epoch) return -1;
+  if (trace.reader_warp != thread.warp()) {
+    const int warp = trace.reader_warp >= 0 ? trace.reader_warp : thread.warp() ? 0 : 1;
+    return warp * kLanes + std::countr_zero(trace.read_lanes);
+  }
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (trace.read_lanes >> lane & 1 && !has_seen(thread, lane, trace.read_clock)) {
+      return trace.reader_warp * kLanes + lane;
+    }
+  }
+  return -1;
+}
+
+inline void note_read(const Thread& thread, Trace& trace) {
   const uint32_t epoch = thread.block->epoch;
   if (trace.read_epoch != epoch || trace.reader_warp == -1) {
     trace.read_epoch = epoch;
@@ -78,23 +67,92 @@ inline void trace_read(const Thread& thread, Trace& trace) {
   trace.read_clock = std::max(trace.read_clock, thread.clock);
 }
 
-inline void trace_write(const Thread& thread, Trace& trace) {
-  check_after_write(thread, trace, "written");
-  if (trace.reader_warp != -1 && trace.read_epoch == thread.block->epoch) {
-    if (trace.reader_warp != thread.warp()) {
-      const int warp = trace.reader_warp >= 0 ? trace.reader_warp : thread.warp() ? 0 : 1;
-      race(thread, warp * kLanes + std::countr_zero(trace.read_lanes), "read");
-    }
-    for (int lane = 0; lane < kLanes; ++lane) {
-      if (trace.read_lanes >> lane & 1 && !has_seen(thread, lane, trace.read_clock)) {
-        race(thread, trace.reader_warp * kLanes + lane, "read");
-      }
-    }
-  }
+inline void note_write(const Thread& thread, Trace& trace) {
   trace.writer = thread.linear;
   trace.write_clock = thread.clock;
   trace.write_epoch = thread.block->epoch;
   trace.reader_warp = -1;
+}
+
+enum class Access { kRead, kWrite, kAtomic };
+
+// Reads the traces of [address, address + bytes) and notes the access there.
+inline void trace_global(const void* address, size_t bytes, Access access) {
+  const Thread& thread = *current;
+  if (!thread.block->traced) return;
+  const int64_t own = thread.block_linear;
+  const auto first = reinterpret_cast<uintptr_t>(address) / kPiece;
+  const auto last = (reinterpret_cast<uintptr_t>(address) + bytes - 1) / kPiece;
+  for (uintptr_t piece = first; piece <= last; ++piece) {
+    GlobalTrace& trace = global_traces()[piece];
+    const bool both_atomic = access == Access::kAtomic && trace.atomic;
+    if (trace.write_block >= 0 && !both_atomic) {
+      if (trace.write_block != own) fail("race between blocks", "another block wrote there,");
+      if (!ordered(thread, trace.writer, trace.write_clock, trace.write_epoch)) {
+        fail("race in global memory", "another thread of the block wrote there,");
+      }
+    }
+    if (access == Access::kRead) {
+      if (trace.read_block != own) trace.reader_warp = -1;
+      trace.read_block = trace.read_block == -1 || trace.read_block == own ? own : -2;
+      note_read(thread, trace);
+      continue;
+    }
+    if (trace.read_block == -2 || (trace.read_block >= 0 && trace.read_block != own)) {
+      fail("race between blocks", "another block read there,");
+    }
+    if (trace.read_block == own && unordered_reader(thread, trace) >= 0) {
+      fail("race in global memory", "another thread of the block read there,");
+    }
+    note_write(thread, trace);
+    trace.write_block = own;
+    trace.read_block = -1;
+    trace.atomic = access == Access::kAtomic;
+  }
+}
+
+template <class P, class T>
+P read(const T* from, std::atomic<int64_t>& counter) {
+  check_aligned<P>(from);
+  count(counter, sizeof(P));
+  trace_global(from, sizeof(P), Access::kRead);
+  P result;
+  __builtin_memcpy(&result, from, sizeof(P));
+  return result;
+}
+
+template <class P, class T>
+void write(T* to, const P& value) {
+  check_aligned<P>(to);
+  count(counters().written, sizeof(P));
+  trace_global(to, sizeof(P), Access::kWrite);
+  __builtin_memcpy(to, &value, sizeof(P));
+}
+
+// ---- shared memory ------------------------------------------------------------------------------
+
+[[noreturn]] inline void race(const Thread& thread, int other, const char* how) {
+  const bool same_warp = other / kLanes == thread.warp();
+  fail(same_warp ? "missing warp sync" : "missing barrier",
+       std::string("shared memory is ") + how + " by thread " + std::to_string(other) +
+           (same_warp ? " of the same warp" : "") + " with no synchronisation in between,");
+}
+
+inline void trace_read(const Thread& thread, Trace& trace) {
+  if (trace.writer < 0) fail("uninitialised shared memory", "read before it was written");
+  if (!ordered(thread, trace.writer, trace.write_clock, trace.write_epoch)) {
+    race(thread, trace.writer, "written");
+  }
+  note_read(thread, trace);
+}
+
+inline void trace_write(const Thread& thread, Trace& trace) {
+  if (trace.writer >= 0 && !ordered(thread, trace.writer, trace.write_clock, trace.write_epoch)) {
+    race(thread, trace.writer, "written");
+  }
+  const int reader = unordered_reader(thread, trace);
+  if (reader >= 0) race(thread, reader, "read");
+  note_write(thread, trace);
 }
 
 template <class P>
@@ -190,24 +248,36 @@ class Shared {
   int64_t offset_ = 0;
 };
 
+// ---- atomics ------------------------------------------------------------------------------------
+
+namespace simulator {
+
+template <class T>
+std::atomic_ref<T> atomic(T* to) {
+  count(counters().read, sizeof(T));
+  count(counters().written, sizeof(T));
+  trace_global(to, sizeof(T), Access::kAtomic);
+  return std::atomic_ref<T>(*to);
+}
+
+}  // namespace simulator
+
 template <class T>
 T atomic_add(T* to, T value) {
-  simulator::count(simulator::counters().read, sizeof(T));
-  simulator::count(simulator::counters().written, sizeof(T));
-  return std::atomic_ref<T>(*to).fetch_add(value);
+  return simulator::atomic(to).fetch_add(value);
 }
 template <class T>
 T atomic_exchange(T* to, T value) {
-  return std::atomic_ref<T>(*to).exchange(value);
+  return simulator::atomic(to).exchange(value);
 }
 template <class T>
 T atomic_compare_exchange(T* to, T expected, T value) {
-  std::atomic_ref<T>(*to).compare_exchange_strong(expected, value);
+  simulator::atomic(to).compare_exchange_strong(expected, value);
   return expected;
 }
 template <class T>
 T atomic_max(T* to, T value) {
-  std::atomic_ref<T> target(*to);
+  auto target = simulator::atomic(to);
   T seen = target.load();
   while (seen < value && !target.compare_exchange_weak(seen, value)) {
   }

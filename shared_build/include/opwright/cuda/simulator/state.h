@@ -59,6 +59,7 @@ enum class WarpOp : uint8_t { kSync, kShuffle, kBallot, kAdd, kMax, kMin, kAnd, 
 struct Thread {
   dim3 index, block_index, block_size, grid_size;
   int linear = 0;
+  int64_t block_linear = 0;
   Block* block = nullptr;
 
   Wait wait = Wait::kNone;
@@ -81,6 +82,12 @@ struct Trace {
   int32_t reader_warp = -1;  // -1 for none, -2 for several warps
   uint32_t write_clock = 0, write_epoch = 0;
   uint32_t read_lanes = 0, read_clock = 0, read_epoch = 0;
+};
+
+// The last accesses to a piece of the device's memory during a launch.
+struct GlobalTrace : Trace {
+  int64_t write_block = -1, read_block = -1;  // read_block: -2 for several
+  bool atomic = false;                        // the last write was
 };
 
 struct Arena {
@@ -111,6 +118,14 @@ struct Block {
   std::mutex mutex;  // over `fixed`
   std::unordered_map<const void*, std::unique_ptr<Arena>> fixed;  // static shared arrays
 };
+
+// By address, in pieces of kPiece bytes; of the launch that runs.
+constexpr uintptr_t kPiece = 2;
+using GlobalTraces = std::unordered_map<uintptr_t, GlobalTrace>;
+inline GlobalTraces& global_traces() {
+  static GlobalTraces value;
+  return value;
+}
 
 inline constinit thread_local Thread* current = nullptr;
 

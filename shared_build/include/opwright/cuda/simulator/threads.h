@@ -40,7 +40,6 @@ class HostThreads final : public Scheduler {
   // Whoever completes an operation finishes it for all. Where one thread has failed, all end.
   void wait(Thread& thread) override {
     std::unique_lock<std::mutex> lock(mutex_);
-    ++thread_waits_;
     settle();
     changed_.wait(lock, [&] { return thread.wait == Wait::kNone || error_; });
     if (error_) throw Failure("ended by the failure of another thread");
@@ -74,7 +73,6 @@ class HostThreads final : public Scheduler {
   Block* block_ = nullptr;
   std::mutex mutex_;
   std::condition_variable changed_;
-  int64_t thread_waits_ = 0;
   std::exception_ptr error_;
 };
 
