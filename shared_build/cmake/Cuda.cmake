@@ -133,16 +133,11 @@ endfunction()
 # Compiles one .cu file; sets `${result}` to its object.
 #
 # nvcc is called directly: CMake's own support for CUDA would look for a GPU's architecture and compile test programs first,
-# and would hide what ptxas reports. The compiler runs in the package's folder with relative paths, so that none of this
-# machine's enters the line tables.
-function(_opwright_cuda_object op nvcc source result)
+# and would hide what ptxas reports. nvcc.py calls it, keeps those reports, and says how paths stay out of the result.
+function(_opwright_cuda_object op toolkit source result)
   set(object "${CMAKE_CURRENT_BINARY_DIR}/cuda/${source}.o")
   get_filename_component(folder "${object}" DIRECTORY)
   file(MAKE_DIRECTORY "${folder}")
-  file(RELATIVE_PATH shared "${CMAKE_CURRENT_SOURCE_DIR}" "${OPWRIGHT_SHARED}")
-  if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/shared_build")
-    set(shared shared_build)
-  endif()
   set(architectures "")
   foreach(arch IN LISTS OPWRIGHT_CUDA_ARCHITECTURES)
     list(APPEND architectures "-gencode=arch=compute_${arch},code=sm_${arch}")
@@ -152,13 +147,12 @@ function(_opwright_cuda_object op nvcc source result)
   add_custom_command(
     OUTPUT "${object}" "${object}.resources.json"
     COMMAND "${Python_EXECUTABLE}" "${OPWRIGHT_SHARED}/cmake/nvcc.py" "${object}.resources.json"
-            "${nvcc}" -c "${source}" -o "${object}" -MD -MF "${object}.d" -ccbin "${CMAKE_CXX_COMPILER}"
+            "${CMAKE_CURRENT_SOURCE_DIR}" "${toolkit}"
+            -c "@/${source}" -o "${object}" -MD -MF "${object}.d" -ccbin "${CMAKE_CXX_COMPILER}"
             -std=c++20 -O3 -DNDEBUG -lineinfo -Xptxas=-v --expt-relaxed-constexpr ${architectures}
-            -Icsrc "-I${shared}/include"
-            "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wno-psabi"
+            -I@/csrc -I@/shared_build/include "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wno-psabi"
     DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${source}" "${OPWRIGHT_SHARED}/cmake/nvcc.py"
     DEPFILE "${object}.d"
-    WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}"
     COMMENT "nvcc ${source}"
     VERBATIM)
   set(${result} "${object}" PARENT_SCOPE)
@@ -178,7 +172,7 @@ function(_opwright_cuda_library op flavour nvcc sources)
   set(objects "")
   foreach(source IN LISTS sources)
     if(source MATCHES "\\.cu$")
-      _opwright_cuda_object(${op} "${nvcc}" "${source}" object)
+      _opwright_cuda_object(${op} "${toolkit}" "${source}" object)
       list(APPEND objects "${object}")
     else()
       list(APPEND binding "${source}")

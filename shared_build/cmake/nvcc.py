@@ -1,11 +1,17 @@
-"""Runs nvcc and keeps what ptxas reports: registers, spills and memory of each kernel, as JSON.
+"""Runs nvcc so that no path of this machine enters its line tables, and keeps what ptxas reports, as JSON.
 
-``nvcc.py REPORT NVCC ARGUMENTS...``; nvcc's own messages are passed on, ptxas's reports are not.
+``nvcc.py REPORT PACKAGE TOOLKIT ARGUMENTS...``; ``@/`` in an argument is the package's folder. nvcc's own
+messages are passed on, ptxas's reports are not.
+
+nvcc writes absolute paths into the tables that ``-lineinfo`` asks for, and has no option to map them as host
+compilers do. So it is given both folders under the names that open files have, ``/proc/self/fd/<number>``:
+they are the same everywhere.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +19,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+#: Numbers of the two folders; high, so that nothing else has them.
+PACKAGE, TOOLKIT = 100, 101
 _ENTRY = re.compile(r"Compiling entry function '(?P<name>[^']+)' for '(?P<arch>[^']+)'")
 _STACK = re.compile(
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
@@ -53,28 +61,44 @@ def demangled(names: list[str]) -> dict[str, str]:
     return dict(zip(names, done.stdout.splitlines(), strict=True))
 
 
-def version(nvcc: str) -> str:
+def version(nvcc: str, **options: Any) -> str:
     """Return nvcc's version, such as 13.0."""
-    told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+    told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False, **options).stdout
     match = re.search(r"release (\d+\.\d+)", told)
     return match[1] if match else "unknown"
 
 
+def named(folder: str, number: int) -> str:
+    """Open a folder under a number and return the path that it has by it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    os.dup2(descriptor, number)
+    os.close(descriptor)
+    return f"/proc/self/fd/{number}"
+
+
 def main(arguments: list[str]) -> int:
-    """Run the command, write the report; return nvcc's exit status."""
-    report, *command = arguments
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    """Run the compiler, write the report; return nvcc's exit status."""
+    report, package, toolkit, *given = arguments
+    here, there = named(package, PACKAGE), named(toolkit, TOOLKIT)
+    nvcc, open_too = f"{there}/bin/nvcc", {"pass_fds": (PACKAGE, TOOLKIT)}
+    command = [nvcc, *(argument.replace("@/", f"{here}/") for argument in given)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **open_too)
     sys.stdout.write(done.stdout)
     told = [line for line in done.stderr.splitlines() if not _INFO.search(line)]
     if told:
-        print("\n".join(told), file=sys.stderr)
+        print("\n".join(told).replace(here, package), file=sys.stderr)
     if done.returncode == 0:
         entries = parse(done.stderr)
         names = demangled([entry["kernel"] for entry in entries])
         for entry in entries:
             entry["kernel"] = names[entry["kernel"]]
-        text = json.dumps({"nvcc": version(command[0]), "kernels": entries}, indent=1)
+        text = json.dumps({"nvcc": version(nvcc, **open_too), "kernels": entries}, indent=1)
         Path(report).write_text(text + "\n", encoding="utf-8")
+        if "-MF" in given:
+            # The build looks for what the object depends on by the names that it knows.
+            depends = Path(given[given.index("-MF") + 1])
+            text = depends.read_text(encoding="utf-8").replace(here, package).replace(there, toolkit)
+            depends.write_text(text, encoding="utf-8")
     return done.returncode
 
 

@@ -56,8 +56,10 @@ def test_what_ptxas_prints_is_read(nvcc):
     ]
 
 
-def fake_compiler(folder, status=0):
-    path = folder / "nvcc"
+def fake_toolkit(folder, status=0):
+    """The folder of a toolkit whose nvcc prints what a real one did."""
+    path = folder / "bin" / "nvcc"
+    path.parent.mkdir(exist_ok=True)
     (folder / "told").write_text(OUTPUT + "a.cu(3): warning: something\n")
     path.write_text(
         "#!/bin/sh\n"
@@ -65,12 +67,12 @@ def fake_compiler(folder, status=0):
         f'cat "{folder}/told" >&2\nexit {status}\n'
     )
     path.chmod(0o755)
-    return str(path)
+    return str(folder)
 
 
 def test_the_report_of_a_compilation(nvcc, tmp_path, capfd):
     report = tmp_path / "a.resources.json"
-    assert nvcc.main([str(report), fake_compiler(tmp_path), "-c", "a.cu"]) == 0
+    assert nvcc.main([str(report), str(tmp_path), fake_toolkit(tmp_path), "-c", "@/a.cu"]) == 0
     version, kernels = registers.read_reports(tmp_path)
     assert version == "13.0"
     assert kernels == {
@@ -83,7 +85,7 @@ def test_the_report_of_a_compilation(nvcc, tmp_path, capfd):
 
 def test_a_compilation_that_fails_leaves_no_report(nvcc, tmp_path):
     report = tmp_path / "a.resources.json"
-    assert nvcc.main([str(report), fake_compiler(tmp_path, 2), "-c", "a.cu"]) == 2
+    assert nvcc.main([str(report), str(tmp_path), fake_toolkit(tmp_path, 2), "-c", "a.cu"]) == 2
     assert not report.exists()
 
 
@@ -115,7 +117,7 @@ def package(tmp_path, nvcc, monkeypatch):
     (root / "benchmarks").mkdir(parents=True)
     (root / "benchmarks" / "cases.py").write_text("CASES = []\n")
     (root / "build").mkdir()
-    nvcc.main([str(root / "build" / "a.resources.json"), fake_compiler(tmp_path), "-c", "a.cu"])
+    nvcc.main([str(root / "build" / "a.resources.json"), str(root), fake_toolkit(tmp_path), "-c", "a.cu"])
     monkeypatch.chdir(tmp_path)
     return root
 

@@ -44,14 +44,17 @@ def decide(
     script.write_text(
         # The system's own folders are left out, so that a toolkit of this machine is not found.
         "set(CMAKE_FIND_USE_CMAKE_SYSTEM_PATH OFF)\n"
-        + "".join(f'set({name} "{value}")\n' for name, value in options.items())
-        + f'include("{CMAKE}")\n'
+        f'include("{CMAKE}")\n'
         f'_opwright_decide_cuda(demo "{sources}" "{torch}" "{torch_cuda}" found)\n'
         'message(STATUS "found=${found}")\n'
     )
     environment = {**BARE, **({"CUDACXX": str(nvcc)} if nvcc else {}), **(env or {})}
     done = subprocess.run(
-        [program("cmake"), "-P", str(script)], env=environment, capture_output=True, text=True, check=False
+        [program("cmake"), *(f"-D{name}={value}" for name, value in options.items()), "-P", str(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     found = next((line for line in done.stdout.splitlines() if line.startswith("-- found=")), "")
     text = " ".join((done.stdout + done.stderr).split())

@@ -310,7 +310,7 @@ def test_each_tool_runs_the_smallest_cases_without_torchs_memory_pool(tmp_path, 
     monkeypatch.setattr(sanitizer, "find", lambda: str(tool))
     monkeypatch.setattr(sanitizer, "module", lambda name, spec: healthy(name))
     outcomes = sanitizer.run_sanitizer(tmp_path, tmp_path, ROOT, 120.0)
-    assert {(o.verdict, o.detail) for o in outcomes} == {("passed", "ran 2 cases")}, outcomes
+    assert {(o.verdict, o.detail) for o in outcomes} == {("passed", "ran 4 cases")}, outcomes
     log = (tmp_path / "log").read_text().splitlines()
     assert [line.split()[:2] for line in log] == [[name, "1"] for name in sanitizer.TOOLS]
     assert ["kns=opwright" in line for line in log] == [False, True, True, True]
