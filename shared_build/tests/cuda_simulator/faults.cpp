@@ -25,9 +25,16 @@ Values counting(int64_t n) {
 
 // ---- one thread reads what another wrote --------------------------------------------------------
 
+// An array of the block, zeros to begin with.
+OPWRIGHT_DEVICE void clear(const Shared<float>& values) {
+  values.store(threadIdx.x, 0.0f);
+  __syncthreads();
+}
+
 template <bool kRight>
 OPWRIGHT_KERNEL void reverse_block(const float* in, float* out) {
   OPWRIGHT_SHARED(float, values, kThreads);
+  clear(values);
   const int i = threadIdx.x;
   values.store(i, load_global(in + i));
   if constexpr (kRight) __syncthreads();
@@ -37,6 +44,7 @@ OPWRIGHT_KERNEL void reverse_block(const float* in, float* out) {
 template <bool kRight>
 OPWRIGHT_KERNEL void reverse_warps(const float* in, float* out) {
   OPWRIGHT_SHARED(float, values, kThreads);
+  clear(values);
   const int i = threadIdx.x;
   values.store(i, load_global(in + i));
   if constexpr (kRight) __syncwarp();
@@ -60,6 +68,7 @@ OPWRIGHT_KERNEL void shift_twice(const float* in, float* out) {
 template <bool kRight>
 OPWRIGHT_KERNEL void barrier_in_branch(const float* in, float* out) {
   OPWRIGHT_SHARED(float, values, kThreads);
+  clear(values);
   const int i = threadIdx.x;
   values.store(i, load_global(in + i));
   if constexpr (kRight) {
@@ -74,6 +83,7 @@ OPWRIGHT_KERNEL void barrier_in_branch(const float* in, float* out) {
 template <bool kRight>
 OPWRIGHT_KERNEL void barriers_apart(const float* in, float* out) {
   OPWRIGHT_SHARED(float, values, kThreads);
+  clear(values);
   const int i = threadIdx.x;
   values.store(i, load_global(in + i));
   if (kRight || i % 2 == 0) {

@@ -34,10 +34,10 @@ int launch_gated_backward(const RmsNormGatedBackward& p, void* stream) {
   const int64_t sums = p.partial ? shared_row<In, typename In::Accumulate>(p.columns) : 0;
   const int64_t rows = 2 * shared_row<In, typename In::Element>(p.columns) +
                        shared_row<In, typename Grad::Element>(p.columns);
-  RowShape shape(p.columns, kWidth, sums + rows);
+  RowShape shape(p.columns, kWidth, sums + rows, kMostGatedBackwardThreads);
   GatedBackwardMemory fits{shape.fits, shape.fits && sums > 0};
   if (!shape.fits) {
-    shape = RowShape(p.columns, kWidth, sums);
+    shape = RowShape(p.columns, kWidth, sums, kMostGatedBackwardThreads);
     fits.keep_sums = shape.fits && sums > 0;
   }
   const int64_t parts = p.partial ? p.parts : p.rows;

@@ -87,8 +87,10 @@ struct GatedBackwardMemory {
   bool keep_rows, keep_sums;
 };
 
+constexpr int kMostGatedBackwardThreads = 256;  // more would leave too few registers for each
+
 template <class In, class Grad>
-OPWRIGHT_KERNEL void OPWRIGHT_BOUNDS(kMostRowThreads)
+OPWRIGHT_KERNEL void OPWRIGHT_BOUNDS(kMostGatedBackwardThreads)
     gated_backward_kernel(const RmsNormGatedBackward p, int64_t parts, GatedBackwardMemory fits) {
   using A = typename In::Accumulate;
   using T = typename In::Element;

@@ -7,12 +7,13 @@
 namespace opwright {
 namespace {
 
-// Threads for a row, a power of two from a warp to kMostRowThreads, at most two chunks each until
+// Threads for a row, a power of two from a warp to the kernel's most, at most two chunks each until
 // then; rows of one warp share a block by fours.
 struct RowShape {
-  RowShape(int64_t columns, int width, int64_t shared_bytes_per_row) {
+  RowShape(int64_t columns, int width, int64_t shared_bytes_per_row,
+           int64_t most_threads = kMostRowThreads) {
     const int64_t chunks = (columns + width - 1) / width;
-    while (threads < kMostRowThreads && 2 * threads < chunks) threads *= 2;
+    while (threads < most_threads && 2 * threads < chunks) threads *= 2;
     rows = threads == kWarp ? 4 : 1;
     fits = rows * shared_bytes_per_row <= shared_memory_limit();
     shared_bytes = fits ? rows * shared_bytes_per_row : 0;

@@ -29,7 +29,7 @@
 #define OPWRIGHT_KERNEL __global__
 #define OPWRIGHT_DEVICE __device__ __forceinline__
 #define OPWRIGHT_HOST_DEVICE __host__ __device__ __forceinline__
-#define OPWRIGHT_BOUNDS(threads) __launch_bounds__(threads)
+#define OPWRIGHT_BOUNDS(threads) __launch_bounds__(threads, 1)
 #define OPWRIGHT_UNROLL _Pragma("unroll")
 #define OPWRIGHT_SHARED(T, name, count) \
   __shared__ T name##_storage[count];   \

@@ -7,6 +7,7 @@
 #include <exception>
 #include <functional>
 #include <random>
+#include <utility>
 
 #include "opwright/cuda/simulator/meeting.h"
 
