@@ -70,7 +70,7 @@ def wheel(environment: Environment, operator: str, cuda: str | None = None) -> P
         env={"PYTHONPATH": "", **variables},
     )
     (built,) = folder.glob("*.whl")
-    objects = package / "build" / "-".join(built.stem.split("-")[-3:])
+    objects = package / "build" / built.stem.split("-", 2)[2]
     # What the CUDA runtime asks of the C library depends on the system that links it: judged at a release.
     strict = [] if cuda else ["--enforce-manylinux"]
     environment.python("-m", "shared_build.delivery.audit", built, "--objects", objects, *strict)
@@ -139,7 +139,7 @@ def cuda(session: nox.Session) -> None:
             session.log(f"{operator} has no CUDA kernels")
             continue
         built = wheel(environment, operator, cuda=version)
-        objects = package / "build" / "-".join(built.stem.split("-")[-3:])
+        objects = package / "build" / built.stem.split("-", 2)[2]
         # Status 2: no baseline of this nvcc, so nothing to judge by.
         gate = ["-m", "shared_build.benchmarking.registers", operator, "--build", objects]
         environment.python(*gate, success_codes=(0, 2))

@@ -27,6 +27,7 @@ _STACK = re.compile(
 )
 _USED = re.compile(r"Used (?P<registers>\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
+_OWN = re.compile(r"\bopwright::|\(anonymous namespace\)::|^void ")
 _INFO = re.compile(r"ptxas info|^\s+\d+ bytes stack frame")
 
 
@@ -58,7 +59,8 @@ def demangled(names: list[str]) -> dict[str, str]:
     if tool is None or not names:
         return {name: name for name in names}
     done = subprocess.run([tool], input="\n".join(names), capture_output=True, text=True, check=True)
-    return dict(zip(names, done.stdout.splitlines(), strict=True))
+    lines = (_OWN.sub("", line) for line in done.stdout.splitlines())
+    return dict(zip(names, lines, strict=True))
 
 
 def version(nvcc: str, **options: Any) -> str:
