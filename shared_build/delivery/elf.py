@@ -74,7 +74,7 @@ def read_library(data: bytes) -> Library:
 
 
 def _strings(elf: ELFFile, data: bytes) -> list[str]:
-    """The texts in a library. Device code is compressed, so that anything may look like one: whole ones only."""
+    """The texts in a library; of device code whole ones only, since compressed code looks like anything."""
     device = elf.get_section_by_name(".nv_fatbin")
     start, size = (device["sh_offset"], device["sh_size"]) if device is not None else (0, 0)
     code = data[start : start + size]
