@@ -41,5 +41,5 @@ def run(program: Path, arguments: Sequence[str]) -> subprocess.CompletedProcess[
     command = [str(program), *arguments]
     if program.name.endswith("-thread") and shutil.which("setarch"):
         command = ["setarch", "-R", *command]
-    environment: Mapping[str, str] = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0"}
+    environment: Mapping[str, str] = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0:exitcode=99"}
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)

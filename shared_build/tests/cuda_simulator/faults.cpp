@@ -51,18 +51,18 @@ OPWRIGHT_KERNEL void reverse_warps(const float* in, float* out) {
   store_global(out + i, values.load(i ^ (kWarp - 1)));
 }
 
-// Reads what a neighbour wrote, and writes its own element while that neighbour's may still be read.
+// Reads what a thread of the next warp wrote, and writes its own element, which may not be read yet.
 template <bool kRight>
 OPWRIGHT_KERNEL void shift_twice(const float* in, float* out) {
   OPWRIGHT_SHARED(float, values, kThreads);
   const int i = threadIdx.x;
   values.store(i, load_global(in + i));
   __syncthreads();
-  const float next = values.load((i + 1) % kThreads);
+  const float next = values.load((i + kWarp) % kThreads);
   if constexpr (kRight) __syncthreads();
   values.store(i, next);
   __syncthreads();
-  store_global(out + i, values.load((i + 1) % kThreads));
+  store_global(out + i, values.load((i + kWarp) % kThreads));
 }
 
 template <bool kRight>
@@ -193,7 +193,7 @@ OPWRIGHT_KERNEL void neighbours_in_memory(float* values) {
 
 OPWRIGHT_KERNEL void number_blocks(float* out) {
   const int64_t block = blockIdx.y * int64_t{gridDim.x} + blockIdx.x;
-  if (threadIdx.x == 0) store_global(out + block, static_cast<float>(block));
+  if (threadIdx.x + threadIdx.z == 0) store_global(out + block, static_cast<float>(block));
 }
 
 // ---- running them -------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ bool run(const std::string& name) {
     return run_block(reverse_warps<kRight>, 0, [](int i) { return i ^ (kWarp - 1); });
   }
   if (name == "early-write") {
-    return run_block(shift_twice<kRight>, 0, [](int i) { return (i + 2) % kThreads; });
+    return run_block(shift_twice<kRight>, 0, [](int i) { return (i + 2 * kWarp) % kThreads; });
   }
   if (name == "divergent-barrier") return run_block(barrier_in_branch<kRight>, 0, mirror);
   if (name == "barriers-apart") {

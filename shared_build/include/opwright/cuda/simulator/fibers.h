@@ -113,8 +113,10 @@ class Fibers final : public Scheduler {
     current = nullptr;
   }
 
-  void wait(Thread& thread) override {
+  uint64_t ask(Thread& thread, const Request& request) override {
+    static_cast<Request&>(thread) = request;
     leave(thread, false);
+    return thread.value;
   }
 
  private:

@@ -124,28 +124,21 @@ inline void finish_barrier(Block& block) {
 // ---- what kernels call --------------------------------------------------------------------------
 
 inline void block_barrier(unsigned line) {
-  Thread& thread = *current;
-  thread.wait = Wait::kBlock;
-  thread.line = line;
-  thread.block->scheduler->wait(thread);
+  Request request;
+  request.wait = Wait::kBlock;
+  request.line = line;
+  current->block->scheduler->ask(*current, request);
 }
 
 inline uint64_t meet_warp(WarpOp op, unsigned mask, uint64_t value, int source = 0) {
-  Thread& thread = *current;
-  if (!(mask >> thread.lane() & 1)) {
+  if (!(mask >> current->lane() & 1)) {
     fail("shuffle from an inactive lane", "a lane calls that its own mask does not name");
   }
   if (op == WarpOp::kShuffle && !(mask >> source & 1)) {
     fail("shuffle from an inactive lane",
          "the mask does not name the source, lane " + std::to_string(source));
   }
-  thread.wait = Wait::kWarp;
-  thread.op = op;
-  thread.mask = mask;
-  thread.value = value;
-  thread.source = source;
-  thread.block->scheduler->wait(thread);
-  return thread.value;
+  return current->block->scheduler->ask(*current, {Wait::kWarp, 0, op, mask, value, source});
 }
 
 template <class T>

@@ -83,6 +83,7 @@ inline uint16_t half_of_float(float x) {
   const uint32_t sign = std::bit_cast<uint32_t>(x) >> 31 << 15;
   const double size = std::fabs(static_cast<double>(x));
   if (std::isnan(x)) return static_cast<uint16_t>(sign | 0x7e00u);
+  if (size == 0) return static_cast<uint16_t>(sign);
   if (size >= 65520.0) return static_cast<uint16_t>(sign | 0x7c00u);
   int exponent = 0;
   std::frexp(size, &exponent);  // size < 2^exponent

@@ -56,18 +56,24 @@ struct Block;
 enum class Wait : uint8_t { kNone, kBlock, kWarp, kDone };
 enum class WarpOp : uint8_t { kSync, kShuffle, kBallot, kAdd, kMax, kMin, kAnd, kOr, kXor };
 
-struct Thread {
-  dim3 index, block_index, block_size, grid_size;
-  int linear = 0;
-  int64_t block_linear = 0;
-  Block* block = nullptr;
-
+struct Request {
   Wait wait = Wait::kNone;
   unsigned line = 0;  // of the barrier
   WarpOp op = WarpOp::kSync;
   unsigned mask = 0;
   uint64_t value = 0;  // brought to the warp operation, and then its result
   int source = 0;      // the lane whose value a shuffle takes
+};
+
+struct Thread : Request {
+  dim3 index, block_index, block_size, grid_size;
+  int linear = 0;
+  int64_t block_linear = 0;
+  Block* block = nullptr;
+
+  // Of real threads only: whether an answer is due, and how many were given.
+  bool asks = false;
+  uint32_t answers = 0;
 
   // Clocks for telling whether two accesses to shared memory are ordered.
   uint32_t clock = 1;                 // counts this thread's own warp syncs
@@ -106,7 +112,8 @@ struct Arena {
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
-  virtual void wait(Thread& thread) = 0;  // returns once thread.wait has been answered
+  // Returns the result of the operation that the thread asks for, once it is done.
+  virtual uint64_t ask(Thread& thread, const Request& request) = 0;
 };
 
 struct Block {

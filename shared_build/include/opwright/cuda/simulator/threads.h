@@ -2,7 +2,7 @@
 // the same memory with nothing between them.
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -22,12 +22,14 @@ class HostThreads final : public Scheduler {
     for (Thread& thread : block.threads) {
       threads.emplace_back([this, &thread, &body] {
         current = &thread;
+        std::exception_ptr error;
         try {
           body();
         } catch (...) {
-          note_error();
+          error = std::current_exception();
         }
         const std::lock_guard<std::mutex> lock(mutex_);
+        if (error && !error_) error_ = error;
         thread.wait = Wait::kDone;
         settle();
         current = nullptr;
@@ -37,16 +39,29 @@ class HostThreads final : public Scheduler {
     if (error_) std::rethrow_exception(error_);
   }
 
-  // Whoever completes an operation finishes it for all. Where one thread has failed, all end.
-  void wait(Thread& thread) override {
-    std::unique_lock<std::mutex> lock(mutex_);
-    settle();
-    changed_.wait(lock, [&] { return thread.wait == Wait::kNone || error_; });
-    if (error_) throw Failure("ended by the failure of another thread");
+  // Whoever completes an operation answers all who take part in it. They wait outside of the lock:
+  // taking it again would order them after every thread that had it meanwhile, and a race with one
+  // of those would go unseen. Where one thread has failed, all end.
+  uint64_t ask(Thread& thread, const Request& request) override {
+    const std::atomic_ref<uint32_t> answers(thread.answers);
+    const uint32_t before = answers.load(std::memory_order_relaxed);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      static_cast<Request&>(thread) = request;
+      thread.asks = true;
+      settle();
+    }
+    while (answers.load(std::memory_order_acquire) == before) {
+      answers.wait(before, std::memory_order_acquire);
+    }
+    if (failed_.load(std::memory_order_acquire)) {
+      throw Failure("ended by the failure of another thread");
+    }
+    return thread.value;
   }
 
  private:
-  // Answers what can be answered. Called with the lock held, after a thread began to wait or ended.
+  // Answers what can be answered. Called with the lock held, after a thread asked or ended.
   void settle() {
     Thread* const caller = current;
     try {
@@ -58,21 +73,22 @@ class HostThreads final : public Scheduler {
       current = nullptr;
       if (!error_ && barrier_complete(*block_)) finish_barrier(*block_);
     } catch (...) {
-      if (!error_) error_ = std::current_exception();
+      error_ = std::current_exception();
     }
     current = caller;
-    changed_.notify_all();
-  }
-
-  void note_error() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!error_) error_ = std::current_exception();
-    changed_.notify_all();
+    if (error_) failed_.store(true, std::memory_order_release);
+    for (Thread& thread : block_->threads) {
+      if (!thread.asks || (thread.wait != Wait::kNone && !error_)) continue;
+      thread.asks = false;
+      const std::atomic_ref<uint32_t> answers(thread.answers);
+      answers.fetch_add(1, std::memory_order_release);
+      answers.notify_all();
+    }
   }
 
   Block* block_ = nullptr;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::atomic<bool> failed_{false};
   std::exception_ptr error_;
 };
 
