@@ -126,9 +126,48 @@ struct Block {
   std::unordered_map<const void*, std::unique_ptr<Arena>> fixed;  // static shared arrays
 };
 
-// By address, in pieces of kPiece bytes; of the launch that runs.
+// The traces of a launch by address, in pieces of kPiece bytes: a table with open addressing, whose
+// entries of earlier launches count as empty.
 constexpr uintptr_t kPiece = 2;
-using GlobalTraces = std::unordered_map<uintptr_t, GlobalTrace>;
+class GlobalTraces {
+ public:
+  void clear() {
+    ++launch_;
+    used_ = 0;
+  }
+  GlobalTrace& operator[](uintptr_t piece) {
+    if (2 * (used_ + 1) > entries_.size()) grow();
+    Entry& entry = find(piece);
+    if (entry.launch != launch_) {
+      entry = {piece, launch_, GlobalTrace{}};
+      ++used_;
+    }
+    return entry.trace;
+  }
+
+ private:
+  struct Entry {
+    uintptr_t piece = 0;
+    uint64_t launch = 0;
+    GlobalTrace trace;
+  };
+  Entry& find(uintptr_t piece) {
+    const size_t mask = entries_.size() - 1;
+    size_t i = static_cast<size_t>(piece * 0x9e3779b97f4a7c15u >> 20) & mask;
+    while (entries_[i].launch == launch_ && entries_[i].piece != piece) i = (i + 1) & mask;
+    return entries_[i];
+  }
+  void grow() {
+    std::vector<Entry> old(entries_.empty() ? size_t{1} << 16 : 2 * entries_.size());
+    old.swap(entries_);
+    for (const Entry& entry : old) {
+      if (entry.launch == launch_) find(entry.piece) = entry;
+    }
+  }
+  std::vector<Entry> entries_;
+  uint64_t launch_ = 1;
+  size_t used_ = 0;
+};
 inline GlobalTraces& global_traces() {
   static GlobalTraces value;
   return value;
