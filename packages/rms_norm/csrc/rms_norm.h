@@ -148,9 +148,9 @@ struct RmsNormKernels {
   void (*combine_parts)(const CombineParts&);
 };
 
-// The same on a CUDA device: defined in cuda/rms_norm.cu. Pointers are device memory, the caller has
-// made the device current, everything is enqueued on the stream (a cudaStream_t), and the result is
-// a cudaError_t, 0 for success.
+// The same on a CUDA device: defined in cuda/rms_norm.cu. Pointers are device memory, the caller
+// has made the device current, everything is enqueued on the stream (a cudaStream_t), and the
+// result is a cudaError_t, 0 for success.
 struct RmsNormCudaKernels {
   int (*forward)(const RmsNormForward&, void* stream);
   int (*backward)(const RmsNormBackward&, void* stream);
@@ -176,8 +176,8 @@ namespace {
   return parts > large ? parts : large;
 }
 
-// The same for a CUDA device, where a block, or a warp of one, takes a part: at least 4 rows each up
-// to 256 parts, 16 each up to 4096, and never more than 128.
+// The same for a CUDA device, where a block, or a warp of one, takes a part: at least 4 rows each
+// up to 256 parts, 16 each up to 4096, and never more than 128.
 [[maybe_unused]] int64_t weight_grad_parts_cuda(int64_t rows, int64_t heads) {
   rows = (rows + heads - 1) / heads;
   const auto parts_of = [&](int64_t rows_each, int64_t most) {

@@ -30,7 +30,8 @@ struct Context {
   void* stack = nullptr;
 };
 
-[[gnu::naked, gnu::noinline, gnu::no_profile_instrument_function]] inline void switch_stack(Context*, const Context*) {
+[[gnu::naked, gnu::noinline, gnu::no_profile_instrument_function]] inline void switch_stack(
+    Context*, const Context*) {
   asm volatile(
       "pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
       "movq %rsp, (%rdi)\n movq (%rsi), %rsp\n"
@@ -90,8 +91,7 @@ class Stacks {
 
 class Fibers final : public Scheduler {
  public:
-  explicit Fibers(const Options& options)
-      : order_(options.order), random_(options.seed * 2 + 1) {}
+  explicit Fibers(const Options& options) : order_(options.order), random_(options.seed * 2 + 1) {}
 
   // Runs the kernel in every thread of the block.
   void run(Block& block, const std::function<void()>& body) {

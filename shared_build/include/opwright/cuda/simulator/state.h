@@ -1,5 +1,5 @@
-// What the parts of the simulator share: options, faults, counters, and the state of a thread and of
-// a block.
+// What the parts of the simulator share: options, faults, counters, and the state of a thread and
+// of a block.
 #pragma once
 
 #include <atomic>
@@ -30,10 +30,11 @@ enum class Order : int { kForward = 0, kReverse = 1, kRandom = 2 };
 struct Options {
   Order order = Order::kForward;
   uint64_t seed = 0;
-  bool threads = false;                // real threads instead of fibers
-  int blocks_at_once = 2;              // of real threads
-  int64_t shared_limit = 163 * 1024;   // dynamic shared memory of a block, in bytes
-  int64_t most_blocks = 1 << 18;       // what blocks_for allows
+  bool threads = false;               // real threads instead of fibers
+  bool traces = true;                 // look for races and for what was never written
+  int blocks_at_once = 2;             // of real threads
+  int64_t shared_limit = 163 * 1024;  // dynamic shared memory of a block, in bytes
+  int64_t most_blocks = 1 << 18;      // what blocks_for allows
 };
 inline Options& options() {
   static Options value;
@@ -76,8 +77,8 @@ struct Thread : Request {
   uint32_t answers = 0;
 
   // Clocks for telling whether two accesses to shared memory are ordered.
-  uint32_t clock = 1;                 // counts this thread's own warp syncs
-  uint32_t known[kLanes] = {};        // the clock up to which this one has seen each lane's work
+  uint32_t clock = 1;           // counts this thread's own warp syncs
+  uint32_t known[kLanes] = {};  // the clock up to which this one has seen each lane's work
   int lane() const { return linear % kLanes; }
   int warp() const { return linear / kLanes; }
 };
@@ -97,7 +98,8 @@ struct GlobalTrace : Trace {
 };
 
 struct Arena {
-  std::unique_ptr<char[]> bytes;  // exactly as large as asked for, so the address sanitizer sees ends
+  std::unique_ptr<char[]>
+      bytes;  // exactly as large as asked for, so the address sanitizer sees ends
   int64_t size = 0;
   std::vector<Trace> traces;
   void make(int64_t count, bool traced) {
@@ -122,7 +124,7 @@ struct Block {
   uint32_t epoch = 0;  // counts barriers
   bool traced = true;  // false with real threads, where the thread sanitizer looks
   Arena dynamic;
-  std::mutex mutex;  // over `fixed`
+  std::mutex mutex;                                               // over `fixed`
   std::unordered_map<const void*, std::unique_ptr<Arena>> fixed;  // static shared arrays
 };
 
@@ -177,7 +179,8 @@ inline constinit thread_local Thread* current = nullptr;
 
 inline std::string place(const Thread& t) {
   const auto text = [](dim3 d) {
-    return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")";
+    return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) +
+           ")";
   };
   return " in thread " + text(t.index) + " of block " + text(t.block_index);
 }
