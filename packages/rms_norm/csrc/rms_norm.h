@@ -176,8 +176,8 @@ namespace {
   return parts > large ? parts : large;
 }
 
-// The same for a CUDA device, where a block, or a warp of one, takes a part: at least 4 rows each up
-// to 256 parts, 16 each up to 4096, and never more than 128.
+// The same for a CUDA device, where a block, or a warp of one, takes a part: at least 4 rows each
+// up to 256 parts, 16 each up to 4096, and never more than 128.
 [[maybe_unused]] int64_t weight_grad_parts_cuda(int64_t rows, int64_t heads) {
   rows = (rows + heads - 1) / heads;
   const auto parts_of = [&](int64_t rows_each, int64_t most) {

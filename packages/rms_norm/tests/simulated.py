@@ -1,7 +1,7 @@
-"""Runs the CUDA kernels of rms_norm on the host: compiles them for the simulator and calls their launchers.
+"""Runs the CUDA kernels of rms_norm on the host: compiles them for the simulator and calls the launchers.
 
-What the binding does for a CUDA tensor is done here for a CPU tensor of any strides: layouts, conversion of the
-weight, partial sums. Results are allocated between guards, which must be untouched afterwards.
+What the binding does for a CUDA tensor is done here for a CPU tensor of any strides: layouts, conversion of
+the weight, partial sums. Results are allocated between guards, which must be untouched afterwards.
 """
 
 from __future__ import annotations
@@ -20,14 +20,33 @@ Tensor = torch.Tensor
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CUDA = PACKAGE / "csrc" / "cuda"
-SOURCES = (CUDA / "rms_norm.cu", CUDA / "rms_norm_gated.cu", Path(__file__).with_name("cuda") / "simulated.cpp")
+SOURCES = (
+    CUDA / "rms_norm.cu",
+    CUDA / "rms_norm_gated.cu",
+    Path(__file__).with_name("cuda") / "simulated.cpp",
+)
 INCLUDES = (PACKAGE / "csrc", CUDA, PACKAGE / "shared_build" / "include")
-FLAGS = ("-std=c++20", "-fPIC", "-g1", "-ffp-contract=off", "-fno-gnu-unique", "-pthread", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
+FLAGS = (
+    "-std=c++20",
+    "-fPIC",
+    "-g1",
+    "-ffp-contract=off",
+    "-fno-gnu-unique",
+    "-pthread",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unknown-pragmas",
+)
 VARIANTS = {
-    "plain": ("-O1",),
-    # Without inlining a line of a kernel could seem to run that does not, and the report has its names.
+    "plain": ("-O2",),
     "checked": (
-        *("-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
+        *(
+            "-O1",
+            "-fno-omit-frame-pointer",
+            "-fsanitize=address,alignment,bounds,shift,signed-integer-overflow",
+        ),
+        "-fno-sanitize-recover=all",
         *("--coverage", "-DOPWRIGHT_COVERAGE"),
     ),
 }
@@ -48,7 +67,9 @@ def build(variant: str, folder: Path) -> Path:
     flags = [*FLAGS, *VARIANTS[variant], *(f"-I{path}" for path in INCLUDES)]
 
     def run(*command: str) -> None:
-        done = subprocess.run([*compiler.split(), *command], cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*compiler.split(), *command], cwd=folder, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
 
@@ -74,46 +95,103 @@ class RowLayout(ctypes.Structure):
     ]
 
 
-def _struct(name: str, **fields: str) -> type[ctypes.Structure]:
-    """A mirror of a struct of rms_norm.h. i: int64_t, e: an enumeration, b: bool, d: double, p: pointer, l: layout."""
-    kinds = {"i": ctypes.c_int64, "e": ctypes.c_int32, "b": ctypes.c_bool, "d": ctypes.c_double, "p": ctypes.c_void_p}
-    members = [(field, RowLayout if kind == "l" else kinds[kind]) for field, kind in fields.items()]
-    return type(name, (ctypes.Structure,), {"_fields_": members})
+def _struct(name: str, members: str) -> type[ctypes.Structure]:
+    """A mirror of a struct of rms_norm.h: lines of a C type and the names of members of that type."""
+    kinds = {
+        "int64_t": ctypes.c_int64,
+        "enum": ctypes.c_int32,
+        "bool": ctypes.c_bool,
+        "double": ctypes.c_double,
+        "void*": ctypes.c_void_p,
+        "RowLayout": RowLayout,
+    }
+    lines = [line.split() for line in members.strip().splitlines()]
+    fields = [(field, kinds[kind]) for kind, *names in lines for field in names]
+    return type(name, (ctypes.Structure,), {"_fields_": fields})
 
 
 Forward = _struct(
     "Forward",
-    **{"rows": "i", "columns": "i", "heads": "i", "input_type": "e", "residual_type": "e", "stream_type": "e"},
-    **{"output_type": "e", "rounding": "e", "exact_statistics": "b", "stream_stores": "b", "eps": "d"},
-    **{"input": "p", "input_layout": "l", "residual": "p", "residual_layout": "l", "weight": "p", "output": "p"},
-    **{"output_layout": "l", "residual_out": "p", "residual_out_layout": "l", "rstd": "p"},
+    """
+    int64_t rows columns heads
+    enum input_type residual_type stream_type output_type rounding
+    bool exact_statistics stream_stores
+    double eps
+    void* input
+    RowLayout input_layout
+    void* residual
+    RowLayout residual_layout
+    void* weight output
+    RowLayout output_layout
+    void* residual_out
+    RowLayout residual_out_layout
+    void* rstd
+    """,
 )
 Backward = _struct(
     "Backward",
-    **{"rows": "i", "columns": "i", "heads": "i", "stream_type": "e", "output_type": "e", "stream_stores": "b"},
-    **{"grad_output": "p", "grad_output_layout": "l", "grad_residual_out": "p", "grad_residual_out_layout": "l"},
-    **{"value": "p", "value_layout": "l", "weight": "p", "rstd": "p", "grad_input": "p", "partial": "p", "parts": "i"},
+    """
+    int64_t rows columns heads
+    enum stream_type output_type
+    bool stream_stores
+    void* grad_output
+    RowLayout grad_output_layout
+    void* grad_residual_out
+    RowLayout grad_residual_out_layout
+    void* value
+    RowLayout value_layout
+    void* weight rstd grad_input partial
+    int64_t parts
+    """,
 )
 GatedForward = _struct(
     "GatedForward",
-    **{"rows": "i", "columns": "i", "groups": "i", "input_type": "e", "weight_type": "e", "output_type": "e"},
-    **{"rounding": "e", "activation": "e", "norm_before_gate": "b", "stream_stores": "b", "eps": "d", "input": "p"},
-    **{"input_layout": "l", "gate": "p", "gate_layout": "l", "weight": "p", "output": "p", "rstd": "p"},
+    """
+    int64_t rows columns groups
+    enum input_type weight_type output_type rounding activation
+    bool norm_before_gate stream_stores
+    double eps
+    void* input
+    RowLayout input_layout
+    void* gate
+    RowLayout gate_layout
+    void* weight output rstd
+    """,
 )
 GatedBackward = _struct(
     "GatedBackward",
-    **{"rows": "i", "columns": "i", "groups": "i", "input_type": "e", "output_type": "e", "activation": "e"},
-    **{"norm_before_gate": "b", "stream_stores": "b", "grad_output": "p", "grad_output_layout": "l", "input": "p"},
-    **{"input_layout": "l", "gate": "p", "gate_layout": "l", "weight": "p", "rstd": "p", "grad_input": "p"},
-    **{"grad_gate": "p", "partial": "p", "parts": "i"},
+    """
+    int64_t rows columns groups
+    enum input_type output_type activation
+    bool norm_before_gate stream_stores
+    void* grad_output
+    RowLayout grad_output_layout
+    void* input
+    RowLayout input_layout
+    void* gate
+    RowLayout gate_layout
+    void* weight rstd grad_input grad_gate partial
+    int64_t parts
+    """,
 )
 Convert = _struct(
     "Convert",
-    **{"count": "i", "from_type": "e", "to_type": "e", "offset": "d", "source": "p", "from_stride": "i", "to": "p"},
+    """
+    int64_t count
+    enum from_type to_type
+    double offset
+    void* source
+    int64_t from_stride
+    void* to
+    """,
 )
 CombineParts = _struct(
     "CombineParts",
-    **{"count": "i", "parts": "i", "partial_type": "e", "to_type": "e", "partial": "p", "to": "p"},
+    """
+    int64_t count parts
+    enum partial_type to_type
+    void* partial to
+    """,
 )
 CALLS = (Forward, Backward, GatedForward, GatedBackward, Convert, CombineParts)
 
@@ -143,9 +221,10 @@ def address(tensor: Tensor | None) -> int | None:
 
 
 class Simulated:
-    """The launchers, with tensors for arguments. Every method returns new tensors unless it says otherwise."""
+    """The launchers, with tensors for arguments. Methods return new tensors unless they say otherwise."""
 
-    def __init__(self, library: Path) -> None:
+    def __init__(self, library: Path, *, traces: bool = True) -> None:
+        self.traces = traces  # look for races, which takes half of the time
         self.library = ctypes.CDLL(str(library))
         self.library.simulated_size.restype = ctypes.c_int64
         self.library.simulated_parts.restype = ctypes.c_int64
@@ -156,11 +235,20 @@ class Simulated:
         self.configure()
 
     def configure(
-        self, order: str = "forward", seed: int = 0, *, shared_limit: int = SHARED_LIMIT, most_blocks: int = MOST_BLOCKS
+        self,
+        order: str = "forward",
+        seed: int = 0,
+        *,
+        shared_limit: int = SHARED_LIMIT,
+        most_blocks: int = MOST_BLOCKS,
     ) -> None:
         """Choose the order of threads and blocks, and what a device is said to have."""
         self.library.simulated_options(
-            ORDERS[order], ctypes.c_int64(seed), 0, ctypes.c_int64(shared_limit), ctypes.c_int64(most_blocks)
+            ORDERS[order],
+            ctypes.c_int64(seed),
+            int(self.traces),
+            ctypes.c_int64(shared_limit),
+            ctypes.c_int64(most_blocks),
         )
 
     def counts(self) -> tuple[int, int, int, int]:

@@ -10,10 +10,24 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parents[1] / "include"
-FLAGS = ("-std=c++20", "-g", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-pthread")
+FLAGS = (
+    "-std=c++20",
+    "-g",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unknown-pragmas",
+    "-pthread",
+)
 SANITIZERS = {
     "plain": ("-O1",),
-    "address": ("-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
+    "address": (
+        "-O1",
+        "-fno-omit-frame-pointer",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=undefined",
+    ),
     "thread": ("-O1", "-fno-omit-frame-pointer", "-fsanitize=thread"),
 }
 
@@ -41,5 +55,9 @@ def run(program: Path, arguments: Sequence[str]) -> subprocess.CompletedProcess[
     command = [str(program), *arguments]
     if program.name.endswith("-thread") and shutil.which("setarch"):
         command = ["setarch", "-R", *command]
-    environment: Mapping[str, str] = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0:exitcode=99"}
+    environment: Mapping[str, str] = {
+        **os.environ,
+        "TSAN_OPTIONS": "halt_on_error=1",
+        "ASAN_OPTIONS": "detect_leaks=0:exitcode=99",
+    }
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)

@@ -19,7 +19,7 @@ PROGRAMS = [("faults.cpp", sanitizer) for sanitizer in SANITIZERS] + [("probe.cp
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return the programs by name, such as ``faults-address``; workers that start together build them once."""
+    """Return the programs by name, such as ``faults-address``; all workers share one build."""
     base = tmp_path_factory.getbasetemp()
     if base.name.startswith("popen-"):  # a worker's own folder lies in the run's
         base = base.parent
@@ -32,4 +32,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             with ThreadPoolExecutor(max_workers=2) as pool:
                 list(pool.map(lambda each: build(*each, folder), PROGRAMS))
             done.touch()
-    return {f"{Path(source).stem}-{sanitizer}": folder / f"{Path(source).stem}-{sanitizer}" for source, sanitizer in PROGRAMS}
+    return {
+        f"{Path(source).stem}-{sanitizer}": folder / f"{Path(source).stem}-{sanitizer}"
+        for source, sanitizer in PROGRAMS
+    }

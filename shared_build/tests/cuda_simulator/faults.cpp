@@ -51,7 +51,8 @@ OPWRIGHT_KERNEL void reverse_warps(const float* in, float* out) {
   store_global(out + i, values.load(i ^ (kWarp - 1)));
 }
 
-// Reads what a thread of the next warp wrote, and writes its own element, which may not be read yet.
+// Reads what a thread of the next warp wrote, and writes its own element, which may not be read
+// yet.
 template <bool kRight>
 OPWRIGHT_KERNEL void shift_twice(const float* in, float* out) {
   OPWRIGHT_SHARED(float, values, kThreads);
@@ -198,7 +199,6 @@ OPWRIGHT_KERNEL void number_blocks(float* out) {
 
 // ---- running them -------------------------------------------------------------------------------
 
-
 // in and out of the block's size, and what a thread i is to have got.
 template <class F>
 bool run_block(void (*kernel)(const float*, float*), int64_t shared_bytes, const F& source) {
@@ -257,7 +257,8 @@ bool run(const std::string& name) {
   if (name == "block-race") {
     const std::vector<int> in(64 * kWarp, 1);
     std::vector<int> out(1, 0);
-    OPWRIGHT_LAUNCH(sum_of_blocks<kRight>, dim3(64), dim3(kWarp), 0, nullptr, in.data(), out.data());
+    OPWRIGHT_LAUNCH(sum_of_blocks<kRight>, dim3(64), dim3(kWarp), 0, nullptr, in.data(),
+                    out.data());
     return out[0] == 64 * kWarp;
   }
   if (name == "global-race") {
@@ -296,7 +297,8 @@ int main(int argc, char** argv) {
   options.threads = argc > 5;
   bool right = false;
   try {
-    right = std::string(argv[2]) == "right" ? opwright::run<true>(name) : opwright::run<false>(name);
+    right =
+        std::string(argv[2]) == "right" ? opwright::run<true>(name) : opwright::run<false>(name);
   } catch (const opwright::simulator::Failure& failure) {
     std::printf("failure: %s\n", failure.what());
     return 1;

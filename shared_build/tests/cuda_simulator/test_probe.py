@@ -21,7 +21,9 @@ def numbers(programs: dict[str, Path], *arguments: str) -> list[int]:
 
 
 def test_indices_of_three_dimensions(programs: dict[str, Path]) -> None:
-    assert numbers(programs, "indices") == [1000 * block + thread for block in range(12) for thread in range(24)]
+    assert numbers(programs, "indices") == [
+        1000 * block + thread for block in range(12) for thread in range(24)
+    ]
 
 
 class TestOrders:
@@ -44,7 +46,9 @@ def expected_of_warps() -> list[np.ndarray]:
     def of_group(reduce):  # the result of each lane's own group
         return np.where(low, reduce(groups[0]), reduce(groups[1]))
 
-    even = np.array([sum(1 << lane for lane in LANES if lane % 2 == 0 and (lane < 8) == part) for part in (True, False)])
+    even = np.array(
+        [sum(1 << lane for lane in LANES if lane % 2 == 0 and (lane < 8) == part) for part in (True, False)]
+    )
     thirds = sum(1 << int(lane) for lane in LANES if lane % 3 == 0)
     return [
         np.full(32, 105),
@@ -70,14 +74,18 @@ def expected_of_warps() -> list[np.ndarray]:
     ]
 
 
-@pytest.mark.parametrize("how", [("forward", "0"), ("reverse", "0"), ("random", "5"), ("forward", "0", "threads")])
+@pytest.mark.parametrize(
+    "how", [("forward", "0"), ("reverse", "0"), ("random", "5"), ("forward", "0", "threads")]
+)
 def test_warp_operations(programs: dict[str, Path], how: tuple[str, ...]) -> None:
     got = np.array(numbers(programs, "warp", *how)).reshape(20, 32)
     for operation, (row, expected) in enumerate(zip(got, expected_of_warps(), strict=True)):
         assert row.tolist() == expected.astype(np.int32).tolist(), operation
 
 
-@pytest.mark.parametrize("how", [("forward", "0"), ("reverse", "0"), ("random", "5"), ("forward", "0", "threads")])
+@pytest.mark.parametrize(
+    "how", [("forward", "0"), ("reverse", "0"), ("random", "5"), ("forward", "0", "threads")]
+)
 def test_row_sums(programs: dict[str, Path], how: tuple[str, ...]) -> None:
     done = run(programs["probe-plain"], ["rows", *how])
     expected = []

@@ -44,12 +44,12 @@ int forward_of(const RmsNormForward& p, void* stream) {
   using A = accumulate_t<T>;
   constexpr int kWidth = kChunk<T>;
   using Any = AnyRow<A, kWidth>;
-  const bool vectors =
-      p.columns % kWidth == 0 && aligned_rows(p.input, p.input_type, p.input_layout, kWidth) &&
-      aligned_rows(p.output, p.output_type, p.output_layout, kWidth) &&
-      aligned_dense(p.weight, kDType<A>, kWidth) &&
-      aligned_rows(p.residual, p.residual_type, p.residual_layout, kWidth) &&
-      aligned_rows(p.residual_out, p.stream_type, p.residual_out_layout, kWidth);
+  const bool vectors = p.columns % kWidth == 0 &&
+                       aligned_rows(p.input, p.input_type, p.input_layout, kWidth) &&
+                       aligned_rows(p.output, p.output_type, p.output_layout, kWidth) &&
+                       aligned_dense(p.weight, kDType<A>, kWidth) &&
+                       aligned_rows(p.residual, p.residual_type, p.residual_layout, kWidth) &&
+                       aligned_rows(p.residual_out, p.stream_type, p.residual_out_layout, kWidth);
   if (p.residual == nullptr) {
     if (!vectors) return launch_forward<Any, Any>(p, stream);
     return launch_forward<VectorRow<A, T, kWidth>, VectorRow<A, O, kWidth>>(p, stream);
@@ -156,7 +156,7 @@ int combine_parts(const CombineParts& p, void* stream) {
 }  // namespace
 
 extern const RmsNormCudaKernels rms_norm_cuda_kernels = {
-    forward, backward, rms_norm_gated_forward_cuda, rms_norm_gated_backward_cuda,
+    forward, backward,      rms_norm_gated_forward_cuda, rms_norm_gated_backward_cuda,
     convert, combine_parts,
 };
 

@@ -8,8 +8,8 @@ namespace {
 template <class In, class Out>
 int launch_gated_forward(const RmsNormGatedForward& p, void* stream) {
   const RowShape shape(p.columns, In::kWidth, shared_row<In, typename In::Accumulate>(p.columns));
-  const bool round_product =
-      p.rounding == Rounding::kLlama && p.norm_before_gate && p.gate && p.weight_type == p.input_type;
+  const bool round_product = p.rounding == Rounding::kLlama && p.norm_before_gate && p.gate &&
+                             p.weight_type == p.input_type;
   return OPWRIGHT_LAUNCH((gated_forward_kernel<In, Out>), shape.grid(p.rows), shape.block(),
                          shape.shared_bytes, stream, p, shape.fits, round_product);
 }

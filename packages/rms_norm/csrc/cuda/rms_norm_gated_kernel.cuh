@@ -2,9 +2,9 @@
 // rms_norm_kernel.cuh.
 //
 // With the gate first, v = x * act(gate) waits in shared memory between its two uses; with the norm
-// first, v is x. Bytes moved: forward, input, gate and output once; backward, grad_output, input and
-// gate, and the two gradients. In the backward the activation is computed in each of the two passes
-// where both need it, about 25 FLOPs an element, which a device has to spare.
+// first, v is x. Bytes moved: forward, input, gate and output once; backward, grad_output, input
+// and gate, and the two gradients. In the backward the activation is computed in each of the two
+// passes where both need it, about 25 FLOPs an element, which a device has to spare.
 #pragma once
 
 #include "rms_norm_rows.cuh"
@@ -27,8 +27,8 @@ OPWRIGHT_DEVICE Activated<A> activate(Activation activation, A z) {
   return {z * sigma, sigma * fma(z, rest, A{1})};
 }
 
-// `round_product`: in llama mode with the norm first, the product with the weight is a tensor of its
-// own, of the input's type if the weight does not promote it.
+// `round_product`: in llama mode with the norm first, the product with the weight is a tensor of
+// its own, of the input's type if the weight does not promote it.
 template <class In, class Out>
 OPWRIGHT_KERNEL void OPWRIGHT_BOUNDS(kMostRowThreads)
     gated_forward_kernel(const RmsNormGatedForward p, bool keep, bool round_product) {
@@ -153,8 +153,7 @@ OPWRIGHT_KERNEL void OPWRIGHT_BOUNDS(kMostGatedBackwardThreads)
         }
         if (gate_last && dz) dz.store(column, grad_gate);
         if (sums) sums.add(column, grad, normal);
-        const auto weighed =
-            map<A, kWidth>([&](int i) { return grad.value[i] * weight.value[i]; });
+        const auto weighed = map<A, kWidth>([&](int i) { return grad.value[i] * weight.value[i]; });
         sum += sum_of_products(weighed, normal);
       });
       if (!dx && !(gate_first && dz)) continue;

@@ -2,9 +2,9 @@
 //
 // A row is one warp's work, or one block's where it has more than 64 chunks of 16 bytes. It is read
 // from memory once: between the sum of squares and the scaling it waits in shared memory, each
-// thread's chunks for that thread alone; a row too long for that is read twice. Sums are added up in
-// double, in an order that the number of columns fixes. Bytes moved: the input (and residual) once,
-// the outputs once; about 3 FLOPs an element, far below what memory allows.
+// thread's chunks for that thread alone; a row too long for that is read twice. Sums are added up
+// in double, in an order that the number of columns fixes. Bytes moved: the input (and residual)
+// once, the outputs once; about 3 FLOPs an element, far below what memory allows.
 //
 // In the backward, a warp or a block takes the rows of one part that share a row of the weight, one
 // after the other, so the weight's gradient needs no atomics: a thread adds up its own columns, and
@@ -232,7 +232,7 @@ constexpr int kCombineRows = 32;  // threads along the parts
 // the 32 sums are added in order. So the order depends on the number of parts alone.
 template <class A>
 OPWRIGHT_KERNEL void combine_parts_kernel(const CombineParts p) {
-  OPWRIGHT_SHARED(double, sums, kCombineRows * kWarp);
+  OPWRIGHT_SHARED(double, sums, kCombineRows* kWarp);
   const A* partial = static_cast<const A*>(p.partial);
   const int64_t step = int64_t{gridDim.x} * kWarp;
   for (int64_t first = int64_t{blockIdx.x} * kWarp; first < p.count; first += step) {

@@ -49,18 +49,21 @@ int simulated_call(int which, const void* params, char* error, int64_t size) {
 }
 
 int64_t simulated_size(int which) {
-  const size_t sizes[] = {sizeof(opwright::RmsNormForward),      sizeof(opwright::RmsNormBackward),
-                          sizeof(opwright::RmsNormGatedForward), sizeof(opwright::RmsNormGatedBackward),
-                          sizeof(opwright::Convert),             sizeof(opwright::CombineParts)};
+  const size_t sizes[] = {sizeof(opwright::RmsNormForward),
+                          sizeof(opwright::RmsNormBackward),
+                          sizeof(opwright::RmsNormGatedForward),
+                          sizeof(opwright::RmsNormGatedBackward),
+                          sizeof(opwright::Convert),
+                          sizeof(opwright::CombineParts)};
   return static_cast<int64_t>(sizes[which]);
 }
 
-void simulated_options(int order, int64_t seed, int threads, int64_t shared_limit,
+void simulated_options(int order, int64_t seed, int traces, int64_t shared_limit,
                        int64_t most_blocks) {
   auto& options = opwright::simulator::options();
   options.order = static_cast<opwright::simulator::Order>(order);
   options.seed = static_cast<uint64_t>(seed);
-  options.threads = threads != 0;
+  options.traces = traces != 0;
   options.shared_limit = shared_limit;
   options.most_blocks = most_blocks;
 }

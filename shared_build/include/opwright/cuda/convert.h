@@ -30,8 +30,8 @@ OPWRIGHT_DEVICE uint16_t bfloat16_of_float(float x) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// A float from which rounding to a narrower type gives what rounding the double would: cut off, with
-// the last bit set if anything was lost.
+// A float from which rounding to a narrower type gives what rounding the double would: cut off,
+// with the last bit set if anything was lost.
 OPWRIGHT_DEVICE float round_to_odd(double x) {
   const float cut = toward_zero(x);
   return static_cast<double>(cut) == x ? cut : float_of(bits_of(cut) | 1u);

@@ -34,7 +34,7 @@
 #define OPWRIGHT_SHARED(T, name, count) \
   __shared__ T name##_storage[count];   \
   const ::opwright::Shared<T> name { name##_storage }
-#define OPWRIGHT_DYNAMIC_SHARED(T, name)                                \
+#define OPWRIGHT_DYNAMIC_SHARED(T, name)                                   \
   extern __shared__ __align__(16) unsigned char opwright_dynamic_shared[]; \
   const ::opwright::Shared<T> name { reinterpret_cast<T*>(opwright_dynamic_shared) }
 #define OPWRIGHT_LAUNCH(kernel, grid, block, bytes, stream, ...) \
@@ -50,11 +50,9 @@
 #define OPWRIGHT_BOUNDS(threads)
 #define OPWRIGHT_UNROLL
 // The address of a static object in each instance of a function template names the array.
-#define OPWRIGHT_SHARED(T, name, count)                                        \
-  static const char name##_key = 0;                                            \
-  const ::opwright::Shared<T> name {                                           \
-    ::opwright::simulator::static_shared<T>(&name##_key, count)                \
-  }
+#define OPWRIGHT_SHARED(T, name, count) \
+  static const char name##_key = 0;     \
+  const ::opwright::Shared<T> name { ::opwright::simulator::static_shared<T>(&name##_key, count) }
 #define OPWRIGHT_DYNAMIC_SHARED(T, name) \
   const ::opwright::Shared<T> name { ::opwright::simulator::dynamic_shared<T>() }
 #define OPWRIGHT_LAUNCH(kernel, grid, block, bytes, stream, ...) \

@@ -1,9 +1,9 @@
 // Runs CUDA kernels on the host, for tests. Included by device.h where no CUDA compiler is at work;
 // never part of a delivered library.
 //
-// A kernel is compiled as C++20. The threads of a block are fibers of one thread of the host, run in
-// an order that can be chosen (forward, reverse, seeded random), from one barrier or warp operation
-// to the next; or, for the thread sanitizer, real threads, with several blocks at a time.
+// A kernel is compiled as C++20. The threads of a block are fibers of one thread of the host, run
+// in an order that can be chosen (forward, reverse, seeded random), from one barrier or warp
+// operation to the next; or, for the thread sanitizer, real threads, with several blocks at a time.
 //
 // Faults end the launch with simulator::Failure, whose text starts with a name:
 //
@@ -23,8 +23,8 @@
 //   misaligned vector access     an address that is no multiple of the access
 //   launch limit exceeded        grid, block or shared memory beyond what a device takes
 //
-// Memory of the device is the host's: its bounds are the address sanitizer's to check. Bytes that pass through load_global, store_global and load_cached
-// are counted.
+// Memory of the device is the host's: its bounds are the address sanitizer's to check. Bytes that
+// pass through load_global, store_global and load_cached are counted.
 //
 // What this does not show: the order in which a device makes writes visible, occupancy, speed, the
 // last place of functions such as expf.

@@ -1,15 +1,15 @@
-// Launching a kernel from host code: limits, and the one place with the runtime's calls. Included by
-// device.h.
+// Launching a kernel from host code: limits, and the one place with the runtime's calls. Included
+// by device.h.
 #pragma once
 
 namespace opwright {
 
 // Limits of a launch that hold for every device of compute capability 8.0 and later.
-constexpr int64_t kMostThreads = 1024;        // of a block
-constexpr int64_t kMostGridX = 2147483647;    // blocks along x
-constexpr int64_t kMostGridYZ = 65535;        // and along y or z
-constexpr int64_t kFreeShared = 48 * 1024;    // bytes of shared memory that need no permission
-constexpr int64_t kEnoughBlocks = 1 << 18;    // more than fit on any device by far
+constexpr int64_t kMostThreads = 1024;      // of a block
+constexpr int64_t kMostGridX = 2147483647;  // blocks along x
+constexpr int64_t kMostGridYZ = 65535;      // and along y or z
+constexpr int64_t kFreeShared = 48 * 1024;  // bytes of shared memory that need no permission
+constexpr int64_t kEnoughBlocks = 1 << 18;  // more than fit on any device by far
 
 #if defined(__CUDACC__)
 

@@ -30,7 +30,8 @@ struct Context {
   void* stack = nullptr;
 };
 
-[[gnu::naked, gnu::noinline, gnu::no_profile_instrument_function]] inline void switch_stack(Context*, const Context*) {
+[[gnu::naked, gnu::noinline, gnu::no_profile_instrument_function]] inline void switch_stack(
+    Context*, const Context*) {
   asm volatile(
       "pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
       "movq %rsp, (%rdi)\n movq (%rsi), %rsp\n"
@@ -62,12 +63,14 @@ inline void make_context(Context& context, char* stack, size_t size, void (*entr
 #endif
 
 constexpr size_t kStackBytes = size_t{128} << 10;
+constexpr size_t kEntryBytes = size_t{4} << 10;  // more than the frame of Fibers::enter
 
 // Memory for the stacks of a block, kept between launches.
 class Stacks {
  public:
   ~Stacks() { release(); }
   char* of(size_t fiber) const { return memory_ + fiber * kStackBytes; }
+  size_t bytes() const { return count_ * kStackBytes; }
   void reserve(size_t fibers) {
     if (fibers <= count_) return;
     release();
@@ -88,8 +91,7 @@ class Stacks {
 
 class Fibers final : public Scheduler {
  public:
-  explicit Fibers(const Options& options)
-      : order_(options.order), random_(options.seed * 2 + 1) {}
+  explicit Fibers(const Options& options) : order_(options.order), random_(options.seed * 2 + 1) {}
 
   // Runs the kernel in every thread of the block.
   void run(Block& block, const std::function<void()>& body) {
@@ -98,18 +100,21 @@ class Fibers final : public Scheduler {
     body_ = &body;
     const size_t count = block.threads.size();
     stacks.reserve(count);
+    if (std::exchange(left_behind_, false)) forget_frames(stacks.of(0), stacks.bytes());
     contexts_.resize(count);
     fakes_.assign(count, nullptr);
     turn_.resize(count);
     for (size_t i = 0; i < count; ++i) {
-      forget_frames(stacks.of(i));
+      forget_frames(stacks.of(i) + kStackBytes - kEntryBytes, kEntryBytes);
       make_context(contexts_[i], stacks.of(i), kStackBytes, &Fibers::enter);
       turn_[i] = order_ == Order::kReverse ? count - 1 - i : i;
     }
     running_ = this;
     stacks_ = &stacks;
+    left_behind_ = true;  // until all have ended
     while (round()) {
     }
+    left_behind_ = false;
     current = nullptr;
   }
 
@@ -200,14 +205,16 @@ class Fibers final : public Scheduler {
     __builtin_trap();
   }
 
-  // A fiber that a failure left behind has frames that the address sanitizer still guards.
-  static void forget_frames([[maybe_unused]] char* stack) {
+  // Frames that were left and not returned from are still guarded by the address sanitizer: that of
+  // `enter`, and after a failure all that were in use.
+  static void forget_frames([[maybe_unused]] char* stacks, [[maybe_unused]] size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
-    __asan_unpoison_memory_region(stack, kStackBytes);
+    __asan_unpoison_memory_region(stacks, bytes);
 #endif
   }
 
   inline static Fibers* running_ = nullptr;
+  inline static bool left_behind_ = false;
 
   Order order_;
   std::mt19937_64 random_;

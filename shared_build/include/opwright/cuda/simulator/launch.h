@@ -61,7 +61,7 @@ inline void run_as_fibers(dim3 grid, dim3 size, int64_t shared_bytes, int64_t bl
   if (options().order == Order::kReverse) std::reverse(turn.begin(), turn.end());
   if (options().order == Order::kRandom) std::shuffle(turn.begin(), turn.end(), random);
   for (const int64_t i : turn) {
-    prepare(block, grid, size, i, shared_bytes, true);
+    prepare(block, grid, size, i, shared_bytes, options().traces);
     fibers.run(block, body);
   }
 }

@@ -107,7 +107,8 @@ inline bool barrier_complete(const Block& block) {
   if (waiting == 0 || waiting + done < block.threads.size()) return false;
   if (done > 0) {
     fail("divergent barrier", std::to_string(waiting) + " threads wait in line " +
-                                  std::to_string(line) + ", " + std::to_string(done) + " have left");
+                                  std::to_string(line) + ", " + std::to_string(done) +
+                                  " have left");
   }
   if (!same_line) fail("divergent barrier", "threads wait in different lines");
   return true;

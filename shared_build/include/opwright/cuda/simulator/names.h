@@ -22,32 +22,37 @@ template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
   const int lane = opwright::simulator::current->lane(), source = lane ^ bits;
   // Lanes of earlier segments can be read, those of later ones cannot.
-  return opwright::simulator::shuffle(mask, value, source >= lane / width * width + width ? lane : source);
+  return opwright::simulator::shuffle(mask, value,
+                                      source >= lane / width * width + width ? lane : source);
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, int distance, int width = 32) {
   const int lane = opwright::simulator::current->lane();
-  return opwright::simulator::shuffle(mask, value, opwright::simulator::within(lane, lane - distance, width));
+  return opwright::simulator::shuffle(mask, value,
+                                      opwright::simulator::within(lane, lane - distance, width));
 }
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, int distance, int width = 32) {
   const int lane = opwright::simulator::current->lane();
-  return opwright::simulator::shuffle(mask, value, opwright::simulator::within(lane, lane + distance, width));
+  return opwright::simulator::shuffle(mask, value,
+                                      opwright::simulator::within(lane, lane + distance, width));
 }
 
 inline unsigned __ballot_sync(unsigned mask, bool predicate) {
   return static_cast<unsigned>(
       opwright::simulator::meet_warp(opwright::simulator::WarpOp::kBallot, mask, predicate));
 }
-inline bool __any_sync(unsigned mask, bool predicate) { return __ballot_sync(mask, predicate) != 0; }
+inline bool __any_sync(unsigned mask, bool predicate) {
+  return __ballot_sync(mask, predicate) != 0;
+}
 inline bool __all_sync(unsigned mask, bool predicate) {
   return __ballot_sync(mask, predicate) == mask;
 }
 
-#define OPWRIGHT_WARP_REDUCTION(name, operation, T)                                        \
-  inline T name(unsigned mask, T value) {                                                  \
-    return static_cast<T>(opwright::simulator::meet_warp(                                  \
-        opwright::simulator::WarpOp::operation, mask, static_cast<uint32_t>(value)));      \
+#define OPWRIGHT_WARP_REDUCTION(name, operation, T)                                              \
+  inline T name(unsigned mask, T value) {                                                        \
+    return static_cast<T>(opwright::simulator::meet_warp(opwright::simulator::WarpOp::operation, \
+                                                         mask, static_cast<uint32_t>(value)));   \
   }
 OPWRIGHT_WARP_REDUCTION(__reduce_add_sync, kAdd, int)
 OPWRIGHT_WARP_REDUCTION(__reduce_max_sync, kMax, int)

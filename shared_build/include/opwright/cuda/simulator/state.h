@@ -1,5 +1,5 @@
-// What the parts of the simulator share: options, faults, counters, and the state of a thread and of
-// a block.
+// What the parts of the simulator share: options, faults, counters, and the state of a thread and
+// of a block.
 #pragma once
 
 #include <atomic>
@@ -30,10 +30,11 @@ enum class Order : int { kForward = 0, kReverse = 1, kRandom = 2 };
 struct Options {
   Order order = Order::kForward;
   uint64_t seed = 0;
-  bool threads = false;                // real threads instead of fibers
-  int blocks_at_once = 2;              // of real threads
-  int64_t shared_limit = 163 * 1024;   // dynamic shared memory of a block, in bytes
-  int64_t most_blocks = 1 << 18;       // what blocks_for allows
+  bool threads = false;               // real threads instead of fibers
+  bool traces = true;                 // look for races and for what was never written
+  int blocks_at_once = 2;             // of real threads
+  int64_t shared_limit = 163 * 1024;  // dynamic shared memory of a block, in bytes
+  int64_t most_blocks = 1 << 18;      // what blocks_for allows
 };
 inline Options& options() {
   static Options value;
@@ -76,8 +77,8 @@ struct Thread : Request {
   uint32_t answers = 0;
 
   // Clocks for telling whether two accesses to shared memory are ordered.
-  uint32_t clock = 1;                 // counts this thread's own warp syncs
-  uint32_t known[kLanes] = {};        // the clock up to which this one has seen each lane's work
+  uint32_t clock = 1;           // counts this thread's own warp syncs
+  uint32_t known[kLanes] = {};  // the clock up to which this one has seen each lane's work
   int lane() const { return linear % kLanes; }
   int warp() const { return linear / kLanes; }
 };
@@ -97,7 +98,8 @@ struct GlobalTrace : Trace {
 };
 
 struct Arena {
-  std::unique_ptr<char[]> bytes;  // exactly as large as asked for, so the address sanitizer sees ends
+  std::unique_ptr<char[]>
+      bytes;  // exactly as large as asked for, so the address sanitizer sees ends
   int64_t size = 0;
   std::vector<Trace> traces;
   void make(int64_t count, bool traced) {
@@ -122,13 +124,52 @@ struct Block {
   uint32_t epoch = 0;  // counts barriers
   bool traced = true;  // false with real threads, where the thread sanitizer looks
   Arena dynamic;
-  std::mutex mutex;  // over `fixed`
+  std::mutex mutex;                                               // over `fixed`
   std::unordered_map<const void*, std::unique_ptr<Arena>> fixed;  // static shared arrays
 };
 
-// By address, in pieces of kPiece bytes; of the launch that runs.
+// The traces of a launch by address, in pieces of kPiece bytes: a table with open addressing, whose
+// entries of earlier launches count as empty.
 constexpr uintptr_t kPiece = 2;
-using GlobalTraces = std::unordered_map<uintptr_t, GlobalTrace>;
+class GlobalTraces {
+ public:
+  void clear() {
+    ++launch_;
+    used_ = 0;
+  }
+  GlobalTrace& operator[](uintptr_t piece) {
+    if (2 * (used_ + 1) > entries_.size()) grow();
+    Entry& entry = find(piece);
+    if (entry.launch != launch_) {
+      entry = {piece, launch_, GlobalTrace{}};
+      ++used_;
+    }
+    return entry.trace;
+  }
+
+ private:
+  struct Entry {
+    uintptr_t piece = 0;
+    uint64_t launch = 0;
+    GlobalTrace trace;
+  };
+  Entry& find(uintptr_t piece) {
+    const size_t mask = entries_.size() - 1;
+    size_t i = static_cast<size_t>(piece * 0x9e3779b97f4a7c15u >> 20) & mask;
+    while (entries_[i].launch == launch_ && entries_[i].piece != piece) i = (i + 1) & mask;
+    return entries_[i];
+  }
+  void grow() {
+    std::vector<Entry> old(entries_.empty() ? size_t{1} << 16 : 2 * entries_.size());
+    old.swap(entries_);
+    for (const Entry& entry : old) {
+      if (entry.launch == launch_) find(entry.piece) = entry;
+    }
+  }
+  std::vector<Entry> entries_;
+  uint64_t launch_ = 1;
+  size_t used_ = 0;
+};
 inline GlobalTraces& global_traces() {
   static GlobalTraces value;
   return value;
@@ -138,7 +179,8 @@ inline constinit thread_local Thread* current = nullptr;
 
 inline std::string place(const Thread& t) {
   const auto text = [](dim3 d) {
-    return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")";
+    return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) +
+           ")";
   };
   return " in thread " + text(t.index) + " of block " + text(t.block_index);
 }
