@@ -8,6 +8,8 @@ integration runs. The work itself is in shared_build; this file puts it in order
 
 import argparse
 import itertools
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,7 +31,7 @@ QUIET_MKDOCS = {"NO_MKDOCS_2_WARNING": "1"}
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "none"
 nox.options.error_on_external_run = False
-nox.options.sessions = ["lint", "contracts", "build", "shared", "test", "docs"]
+nox.options.sessions = ["lint", "contracts", "build", "cuda", "shared", "test", "docs"]
 
 
 def parse(session: nox.Session) -> tuple[list[str], str, list[str]]:
@@ -45,20 +47,46 @@ def parse(session: nox.Session) -> tuple[list[str], str, list[str]]:
     return named or OPERATORS, options.torch, rest[len(named) :]
 
 
-def wheel(environment: Environment, operator: str) -> Path:
-    """Build a package's wheel against the environment's torch, and audit it."""
-    folder = ROOT / "build" / "wheels" / environment.path.name / operator
+def wheel(environment: Environment, operator: str, cuda: str | None = None) -> Path:
+    """Build a package's wheel against the environment's torch, and audit it.
+
+    With ``cuda`` (nvcc's version) the wheel has CUDA kernels, whatever the torch, and says so in its name.
+    """
+    folder = ROOT / "build" / ("wheels-cuda" if cuda else "wheels") / environment.path.name / operator
     shutil.rmtree(folder, ignore_errors=True)
     package = PACKAGES / operator
+    settings = ["-C", f"wheel.build-tag=1cu{cuda.replace('.', '')}"] if cuda else []
+    variables = {"OPWRIGHT_CUDA": "ON"} if cuda else {}
     environment.python(
-        "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, package, env={"PYTHONPATH": ""}
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        *settings,
+        "--wheel-dir",
+        folder,
+        package,
+        env={"PYTHONPATH": "", **variables},
     )
     (built,) = folder.glob("*.whl")
     objects = package / "build" / built.stem.split("-", 2)[2]
-    environment.python(
-        "-m", "shared_build.delivery.audit", built, "--objects", objects, "--enforce-manylinux"
-    )
+    # What the CUDA runtime asks of the C library depends on the system that links it: judged at a release.
+    strict = [] if cuda else ["--enforce-manylinux"]
+    environment.python("-m", "shared_build.delivery.audit", built, "--objects", objects, *strict)
     return built
+
+
+def nvcc_version() -> str | None:
+    """The version of the nvcc that a build finds (in the places of Cuda.cmake, in its order), or None."""
+    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    places = [os.environ.get("CUDACXX"), *(f"{home}/bin/nvcc" for home in homes if home), "nvcc"]
+    found = next(filter(None, (shutil.which(p) for p in [*places, "/usr/local/cuda/bin/nvcc"] if p)), None)
+    if found is None:
+        return None
+    told = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+    match = re.search(r"release (\d+\.\d+)", told)
+    return match[1] if match else None
 
 
 def installed(environment: Environment, operator: str) -> None:
@@ -95,6 +123,29 @@ def build(session: nox.Session) -> None:
     environment = torch_environment(session, torch)
     for operator in operators:
         wheel(environment, operator)
+
+
+@nox.session
+def cuda(session: nox.Session) -> None:
+    """Compile and link the CUDA part of each package, audit it, compare registers, run kernels simulated."""
+    operators, torch, rest = parse(session)
+    version = nvcc_version()
+    if version is None:
+        session.skip("no nvcc: nothing of CUDA was compiled or tried; CUDACXX or CUDA_HOME would name one")
+    environment = torch_environment(session, torch)
+    for operator in operators:
+        package = PACKAGES / operator
+        if not (package / "csrc" / "cuda").is_dir():
+            session.log(f"{operator} has no CUDA kernels")
+            continue
+        built = wheel(environment, operator, cuda=version)
+        objects = package / "build" / built.stem.split("-", 2)[2]
+        # Status 2: no baseline of this nvcc, so nothing to judge by.
+        gate = ["-m", "shared_build.benchmarking.registers", operator, "--build", objects]
+        environment.python(*gate, success_codes=(0, 2))
+        environment.install("--force-reinstall", "--no-deps", built)
+        tests = sorted(str(path) for path in (package / "tests").glob("test_cuda*.py"))
+        environment.python("-m", "pytest", "-n", "2", *tests, *rest, cwd=package, env={"PYTHONPATH": ""})
 
 
 @nox.session

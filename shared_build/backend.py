@@ -36,6 +36,10 @@ __all__ = [
 
 Settings = dict[str, str | list[str]] | None
 
+#: Options of the CMake build that may be environment variables too, with their defaults. Always passed on: a
+#: build folder remembers what an earlier build was told.
+OPTIONS = {"OPWRIGHT_CUDA": "AUTO", "OPWRIGHT_CUDA_ARCHITECTURES": "80;90"}
+
 
 def _site_with_torch() -> str | None:
     """Return the site-packages folder of the target environment that holds torch, or None."""
@@ -58,7 +62,7 @@ def _torch_requirement() -> str:
 
 
 def _with_torch(settings: Settings) -> dict[str, str | list[str]]:
-    """Tell CMake where torch lives, and fail early and clearly when it lives nowhere."""
+    """Tell CMake where torch lives and what to build; fail early and clearly when torch lives nowhere."""
     folder = _site_with_torch()
     if folder is None:
         raise RuntimeError(
@@ -67,7 +71,10 @@ def _with_torch(settings: Settings) -> dict[str, str | list[str]]:
         )
     # CMake's own Python must see the torch of the target environment as well.
     os.environ["OPWRIGHT_TORCH_SITE"] = folder
-    return dict(settings or {})
+    given = dict(settings or {})
+    for name, default in OPTIONS.items():
+        given.setdefault(f"cmake.define.{name}", os.environ.get(name) or default)
+    return given
 
 
 def _requirements(hook: Any, settings: Settings) -> list[str]:

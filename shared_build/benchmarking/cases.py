@@ -45,6 +45,7 @@ class Case:
         in_graph: the operator runs inside a compiled graph: ours is `torch.compile(ours)`.
         compiled: whether `torch.compile(eager)` is a contender.
         rivals: other implementations by name; a `Lazy` that raises ImportError is not installed.
+        cuda_shapes: sizes to measure on a CUDA device, the smallest first; `shapes` if there are none.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Case:
     in_graph: bool = False
     compiled: bool = True
     rivals: Mapping[str, Lazy] = field(default_factory=dict)
+    cuda_shapes: Sequence[Shape] = ()
 
     def contenders(self) -> list[str]:
         """Names of all contenders, the operator first."""

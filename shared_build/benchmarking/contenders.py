@@ -36,6 +36,17 @@ def in_double(arguments: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(map(convert, arguments))
 
 
+def moved(arguments: Sequence[Any], device: str) -> tuple[Any, ...]:
+    """The same arguments with their tensors on the device; leaves again where they required grad."""
+
+    def move(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.detach().to(device).requires_grad_(value.requires_grad)
+        return value
+
+    return tuple(map(move, arguments))
+
+
 def own_copies(arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Copies that may be written to."""
     return tuple(a.detach().clone() if isinstance(a, torch.Tensor) else a for a in arguments)
@@ -44,14 +55,15 @@ def own_copies(arguments: Sequence[Any]) -> tuple[Any, ...]:
 class Cell:
     """One case at one shape and dtype: arguments, cotangents and the calls of all contenders.
 
-    Arguments are shared between contenders (they are only read) unless the case mutates them.
+    Arguments are shared between contenders (they are only read) unless the case mutates them. They are made
+    on the CPU, so that every device sees the same values.
     """
 
-    def __init__(self, case: Case, shape: Shape, dtype: str) -> None:
+    def __init__(self, case: Case, shape: Shape, dtype: str, device: str = "cpu") -> None:
         self.case = case
         self.shape = shape
         self.dtype = dtype
-        self.arguments = case.arguments(shape, torch_dtype(dtype))
+        self.arguments = moved(case.arguments(shape, torch_dtype(dtype)), device)
         self.cotangents: Results | None = None
 
     def function(self, contender: str) -> Function:
@@ -119,7 +131,8 @@ class Cell:
             generator = torch.Generator().manual_seed(20240607)
             # Drawn in fp32 and rounded, so that every dtype sees the same direction; never uniform.
             self.cotangents = tuple(
-                torch.randn(o.shape, generator=generator, dtype=torch.float32).to(o.dtype) for o in outputs
+                torch.randn(o.shape, generator=generator, dtype=torch.float32).to(o.device, o.dtype)
+                for o in outputs
             )
 
     def _step(self, function: Function, arguments: tuple[Any, ...]) -> Results:

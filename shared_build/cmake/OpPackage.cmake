@@ -3,15 +3,16 @@
 #   cmake_minimum_required(VERSION 3.26)
 #   project(opwright_<op> LANGUAGES CXX)
 #   include(shared_build/cmake/OpPackage.cmake)
-#   op_package(<op> FLAVOUR stable BINDING csrc/bind.cpp CPU_KERNELS csrc/cpu/<op>_kernel.cpp)
+#   op_package(<op> FLAVOUR stable BINDING csrc/bind.cpp CPU_KERNELS csrc/cpu/<op>_kernel.cpp
+#              CUDA_SOURCES csrc/cuda/bind_cuda.cpp csrc/cuda/<op>.cu)
 #
-# and this file owns the flags, the instruction-set levels, torch, and what is installed into the wheel.
+# and this file owns the flags, the instruction-set levels, torch, and what is installed into the wheel. CUDA_SOURCES may be
+# left out; Cuda.cmake says when they are compiled.
 
 include_guard(GLOBAL)
+include("${CMAKE_CURRENT_LIST_DIR}/Cuda.cmake")
 
 # ---- options -------------------------------------------------------------------------------------------------------------
-set(OPWRIGHT_CUDA "AUTO" CACHE STRING "CUDA kernels: AUTO (where nvcc fits torch), ON (or fail), OFF")
-set_property(CACHE OPWRIGHT_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(OPWRIGHT_SANITIZE "" CACHE STRING "Sanitizer build: address (with undefined behaviour), thread, or empty")
 set_property(CACHE OPWRIGHT_SANITIZE PROPERTY STRINGS "" address thread)
 option(OPWRIGHT_WERROR "Treat warnings in opwright's own sources as errors" OFF)
@@ -121,8 +122,6 @@ function(op_package op)
     message(FATAL_ERROR "op_package(${op}): expected FLAVOUR stable, but got ${arg_FLAVOUR}")
   endif()
   _opwright_find_torch()
-  _opwright_cuda(${op} "${arg_CUDA_SOURCES}")
-
   set(target opwright_${op})
   add_library(${target} MODULE ${arg_BINDING} "${OPWRIGHT_SHARED}/src/isa.cpp" "${OPWRIGHT_SHARED}/src/scratch.cpp" "${OPWRIGHT_SHARED}/src/caches.cpp"
               "${OPWRIGHT_SHARED}/src/parallel_torch.cpp"
@@ -146,16 +145,6 @@ function(op_package op)
   # Everything a package shares at run time is one Python file, installed into each package, so that packages stand alone.
   install(TARGETS ${target} LIBRARY DESTINATION "opwright/${op}")
   install(FILES "${OPWRIGHT_SHARED}/runtime/_runtime.py" DESTINATION "opwright/${op}")
-endfunction()
 
-# ---- CUDA: decided by nvcc and torch, never by whether this machine has a GPU -------------------------------------------
-function(_opwright_cuda op sources)
-  if(OPWRIGHT_CUDA STREQUAL "OFF")
-    message(STATUS "opwright: CUDA kernels off (OPWRIGHT_CUDA=OFF)")
-  elseif(NOT sources)
-    if(OPWRIGHT_CUDA STREQUAL "ON")
-      message(FATAL_ERROR "opwright: expected CUDA sources for OPWRIGHT_CUDA=ON, but ${op} has none yet; set OPWRIGHT_CUDA=OFF")
-    endif()
-    message(STATUS "opwright: CPU only, ${op} has no CUDA sources yet")
-  endif()
+  _opwright_cuda(${op} ${arg_FLAVOUR} "${arg_CUDA_SOURCES}")
 endfunction()

@@ -69,8 +69,18 @@ def read_library(data: bytes) -> Library:
                 elif tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH"):
                     library.rpath.append(str(getattr(tag, "rpath", None) or getattr(tag, "runpath", "")))
     library.undefined = _undefined(elf)
-    library.strings = [match.decode("ascii") for match in re.findall(rb"[\x20-\x7e]{6,}", data)]
+    library.strings = _strings(elf, data)
     return library
+
+
+def _strings(elf: ELFFile, data: bytes) -> list[str]:
+    """The texts in a library; of device code whole ones only, since compressed code looks like anything."""
+    device = elf.get_section_by_name(".nv_fatbin")
+    start, size = (device["sh_offset"], device["sh_size"]) if device is not None else (0, 0)
+    code = data[start : start + size]
+    found = re.findall(rb"[\x20-\x7e]{6,}", data[:start] + bytes(8) + data[start + size :])
+    found += re.findall(rb"(?<=[\x00-\x1f])[\x20-\x7e]{6,}(?=\x00)", code)
+    return [text.decode("ascii") for text in found]
 
 
 def _undefined(elf: ELFFile) -> list[Undefined]:

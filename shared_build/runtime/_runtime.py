@@ -33,7 +33,10 @@ _grad_enabled = torch.is_grad_enabled
 
 
 def load_library(package: str, probe: str) -> None:
-    """Load ``package``'s compiled library, unless this process has its operators already.
+    """Load ``package``'s compiled library, and its CUDA kernels under a torch with CUDA.
+
+    What the process has already is left alone. Whether there is a GPU is not asked: neither this nor loading
+    the CUDA kernels touches one. Without CUDA kernels, operators refuse CUDA tensors with what to do.
 
     Args:
         package: the importing package, for example ``opwright.rms_norm``.
@@ -51,22 +54,63 @@ def load_library(package: str, probe: str) -> None:
         )
     # A second copy of the library, from another path, would define the same operators again and end the
     # process.
-    if torch._C._dispatch_has_kernel(f"{NAMESPACE}::{probe}"):
-        return
-    distribution = package.replace(".", "-").replace("_", "-")
-    spec = importlib.util.find_spec("._C", package)
-    if spec is None or spec.origin is None:
-        raise ImportError(
-            f"{package}: expected its compiled library _C.so beside __init__.py, but got none; "
-            f"install the package (pip install {distribution}) instead of importing its source folder"
-        )
+    if not torch._C._dispatch_has_kernel(f"{NAMESPACE}::{probe}"):
+        library = find_library(package, "_C")
+        if library is None:
+            raise ImportError(
+                f"{package}: expected its compiled library _C.so beside __init__.py, but got none; install "
+                f"the package (pip install {_distribution(package)}) instead of importing its source folder"
+            )
+        _load(package, library)
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"{NAMESPACE}::{probe}", "CUDA"):
+        library = find_library(package, "_CUDA")
+        if library is not None and torch.version.cuda is not None:
+            _load(package, library)
+        else:
+            lacking = f"{_distribution(package)} is installed without CUDA kernels"
+            if library is not None:
+                lacking = f"torch {torch.__version__} has no CUDA"
+            once(f"{package}.cuda", lambda fragment: _refuse_cuda(fragment, package, lacking))
+
+
+def find_library(package: str, name: str) -> str | None:
+    """Return the path of ``package``'s library ``_C``, or of ``_CUDA``; None where the build has none."""
+    spec = importlib.util.find_spec(f".{name}", package)
+    return None if spec is None else spec.origin
+
+
+def _distribution(package: str) -> str:
+    return package.replace(".", "-").replace("_", "-")
+
+
+def _load(package: str, library: str) -> None:
     try:
-        torch.ops.load_library(spec.origin)
+        torch.ops.load_library(library)
     except OSError as error:
         raise ImportError(
             f"{package}: its compiled library does not load under torch {torch.__version__}: {error}; "
-            f"reinstall it with: pip install --force-reinstall --no-deps {distribution}"
+            f"reinstall it with: pip install --force-reinstall --no-deps {_distribution(package)}"
         ) from error
+
+
+def _refuse_cuda(fragment: torch.library.Library, package: str, lacking: str) -> None:
+    """Make the operators that have CPU kernels and no CUDA ones, which are this package's, say so."""
+
+    def refusal(name: str) -> Callable[..., Any]:
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            raise NotImplementedError(
+                f"{name}: expected CPU tensors, since {lacking}, but got a CUDA tensor; build it with CUDA "
+                "kernels where nvcc is: OPWRIGHT_CUDA=ON pip install --force-reinstall --no-deps "
+                f"{_distribution(package)}"
+            )
+
+        return refuse
+
+    with_cuda = set(torch._C._dispatch_get_registrations_for_dispatch_key("CUDA"))
+    for name in torch._C._dispatch_get_registrations_for_dispatch_key("CPU"):
+        namespace, _, operator = name.partition("::")
+        if namespace == NAMESPACE and name not in with_cuda:
+            fragment.impl(operator, refusal(re.sub(r"(_forward|_inference)?(_raw)?$", "", operator)), "CUDA")
 
 
 def once(name: str, register: Callable[[torch.library.Library], None]) -> None:

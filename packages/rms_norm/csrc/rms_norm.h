@@ -148,6 +148,20 @@ struct RmsNormKernels {
   void (*combine_parts)(const CombineParts&);
 };
 
+// The same on a CUDA device: defined in cuda/rms_norm.cu. Pointers are device memory, the caller
+// has made the device current, everything is enqueued on the stream (a cudaStream_t), and the
+// result is a cudaError_t, 0 for success.
+struct RmsNormCudaKernels {
+  int (*forward)(const RmsNormForward&, void* stream);
+  int (*backward)(const RmsNormBackward&, void* stream);
+  int (*gated_forward)(const RmsNormGatedForward&, void* stream);
+  int (*gated_backward)(const RmsNormGatedBackward&, void* stream);
+  int (*convert)(const Convert&, void* stream);
+  int (*combine_parts)(const CombineParts&, void* stream);
+};
+
+extern const RmsNormCudaKernels rms_norm_cuda_kernels;
+
 // Number of parts that the rows are split into for the weight's gradient. Enough for many threads
 // and few enough that the partial sums are small beside the gradients themselves; and no part has
 // so many rows that rounding errors could pile up in its fp32 sums.
@@ -160,6 +174,19 @@ namespace {
   const int64_t large = (rows + kMostRows - 1) / kMostRows;
   const int64_t parts = small < kEnoughParts ? small : kEnoughParts;
   return parts > large ? parts : large;
+}
+
+// The same for a CUDA device, where a block, or a warp of one, takes a part: at least 4 rows each
+// up to 256 parts, 16 each up to 4096, and never more than 128.
+[[maybe_unused]] int64_t weight_grad_parts_cuda(int64_t rows, int64_t heads) {
+  rows = (rows + heads - 1) / heads;
+  const auto parts_of = [&](int64_t rows_each, int64_t most) {
+    const int64_t parts = (rows + rows_each - 1) / rows_each;
+    return parts < most ? parts : most;
+  };
+  const int64_t few = parts_of(4, 256), many = parts_of(16, 4096), all = parts_of(128, rows);
+  const int64_t parts = few > many ? few : many;
+  return parts > all ? parts : all;
 }
 }  // namespace
 

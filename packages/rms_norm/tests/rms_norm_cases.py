@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from opwright.rms_norm._runtime import find_library
 from shared_build.conformance import Arg, Case, ErrorCase, Family, Sharding
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -172,4 +173,5 @@ def claims(rowwise: tuple[str, ...], outputs: tuple[str, ...] = ("output",)) -> 
         "batch_outputs": (0,) * len(outputs),
         "dynamic": dict.fromkeys(rowwise, (0, 1)) | {"weight": (0,)},
         "shardings": (Sharding(shard, ("S(0)",) * len(outputs)), Sharding({}, ("R",) * len(outputs))),
+        "cuda": find_library("opwright.rms_norm", "_CUDA") is not None,
     }

@@ -157,10 +157,44 @@ inline bool same(Shape a, Shape b) {
 // Dimensions that a tensor may have, which the operators check of their inputs.
 constexpr int64_t kMaxDims = 64;
 
+// ---- devices ------------------------------------------------------------------------------------
+
+struct Place {
+  int32_t type, index;
+  bool operator==(const Place&) const = default;
+};
+
+inline Place place(const Tensor& tensor) {
+  Place found{};
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &found.type));
+  // torch has a "cpu" and a "cpu:0", which are one device.
+  if (found.type == aoti_torch_device_type_cpu()) return found;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &found.index));
+  return found;
+}
+
+inline std::string text(Place place) {
+  if (place.type == aoti_torch_device_type_cpu()) return "cpu";
+  if (place.type == aoti_torch_device_type_cuda()) return "cuda:" + std::to_string(place.index);
+  if (place.type == aoti_torch_device_type_meta()) return "meta";
+  return "another device";
+}
+
+// Refuses an operand on another device than the first one. An operator compares all of its tensors:
+// one call may be given both a CPU and a CUDA tensor.
+inline void check_device(const Tensor& tensor, const Tensor& input, const char* op,
+                         const char* argument) {
+  check(
+      place(tensor) == place(input), op,
+      [&] { return std::string(argument) + " on " + text(place(input)) + " like the input"; },
+      [&] { return text(place(tensor)); });
+}
+
 // ---- memory -------------------------------------------------------------------------------------
 
-// A new contiguous CPU tensor, uninitialised.
-inline Tensor empty(const int64_t* size, int64_t ndim, DType type) {
+// A new contiguous tensor, uninitialised; on the CPU if no place is given.
+inline Tensor empty(const int64_t* size, int64_t ndim, DType type,
+                    Place where = {aoti_torch_device_type_cpu(), 0}) {
   int64_t stride[kMaxDims];
   int64_t step = 1;
   for (int64_t i = ndim - 1; i >= 0; --i) {
@@ -169,17 +203,22 @@ inline Tensor empty(const int64_t* size, int64_t ndim, DType type) {
   }
   AtenTensorHandle handle = nullptr;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(ndim, size, stride, dtype_code(type),
-                                                         aoti_torch_device_type_cpu(), 0, &handle));
+                                                         where.type, where.index, &handle));
   return Tensor(handle);
 }
 
 inline Tensor empty(Shape shape, DType type) { return empty(shape.data, shape.ndim, type); }
 
+// The same on the device of `like`.
+inline Tensor empty(Shape shape, DType type, const Tensor& like) {
+  return empty(shape.data, shape.ndim, type, place(like));
+}
+
 // Memory for the gradient of `tensor`, or an empty tensor where it is not wanted: the first result
 // of an operator may not be missing, or DTensor would take the operator for one without results.
 inline Tensor gradient(bool wanted, const Tensor& tensor, DType type) {
   constexpr int64_t kNothing[] = {0};
-  return wanted ? empty(sizes(tensor), type) : empty(kNothing, 1, type);
+  return wanted ? empty(sizes(tensor), type, tensor) : empty(kNothing, 1, type, place(tensor));
 }
 
 // The rows of a tensor (..., columns); with `groups` > 1 each last dimension counts as `groups`

@@ -125,6 +125,27 @@ def test_the_aten_flavour_may_use_any_symbol_of_its_torch(tmp_path):
     assert findings(wheel, flavour="aten")["undefined-symbols"].status == "ok"
 
 
+DEVICE = """
+__attribute__((section(".nv_fatbin"), used)) static const char code[] = "{}";
+extern "C" __attribute__((visibility("default"))) void run() {{}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        # A directory of a line table begins behind a byte of the table and ends with a zero.
+        (r"\001/home/me/csrc\000", "fails"),
+        (r"\001/proc/self/fd/100/csrc\000", "ok"),
+        # Compressed code looks like anything.
+        (r"x/gi/efEwD\201\377", "ok"),
+    ],
+)
+def test_paths_in_device_code(tmp_path, text, status):
+    library = compile_library(tmp_path, DEVICE.format(text))
+    assert findings(make_wheel(tmp_path, library))["paths"].status == status
+
+
 BAD_LIBRARIES = {
     "rpath": (("-Wl,-rpath,/somewhere/lib",), "", "paths", "RPATH or RUNPATH /somewhere/lib"),
     "executable stack": (("-Wl,-z,execstack",), "", "memory-protection", "executable stack"),
