@@ -5,6 +5,7 @@
 #   include(shared_build/cmake/OpPackage.cmake)
 #   op_package(<op> FLAVOUR stable BINDING csrc/bind.cpp CPU_KERNELS csrc/cpu/<op>_kernel.cpp)
 #
+# FLAVOUR stable gives one library for every torch from the floor on, FLAVOUR aten one for the torch it is built with.
 # and this file owns the flags, the instruction-set levels, torch, and what is installed into the wheel.
 
 include_guard(GLOBAL)
@@ -18,6 +19,7 @@ option(OPWRIGHT_WERROR "Treat warnings in opwright's own sources as errors" OFF)
 
 set(OPWRIGHT_TORCH_FLOOR "0x020b000000000000" CACHE INTERNAL "TORCH_TARGET_VERSION of the stable flavour: torch 2.11")
 get_filename_component(OPWRIGHT_SHARED "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
+include("${CMAKE_CURRENT_LIST_DIR}/Aten.cmake")
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
@@ -117,8 +119,8 @@ function(op_package op)
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "op_package(${op}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
-  if(NOT arg_FLAVOUR STREQUAL "stable")
-    message(FATAL_ERROR "op_package(${op}): expected FLAVOUR stable, but got ${arg_FLAVOUR}")
+  if(NOT arg_FLAVOUR MATCHES "^(stable|aten)$")
+    message(FATAL_ERROR "op_package(${op}): expected FLAVOUR stable or aten, but got ${arg_FLAVOUR}")
   endif()
   _opwright_find_torch()
   _opwright_cuda(${op} "${arg_CUDA_SOURCES}")
@@ -133,9 +135,13 @@ function(op_package op)
   _opwright_common_flags(${target})
   _opwright_isa_levels(${target} "${arg_CPU_KERNELS};${OPWRIGHT_SHARED}/src/ceilings_kernel.cpp")
   set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME "_C" SUFFIX ".so")
-  target_compile_definitions(${target} PRIVATE TORCH_TARGET_VERSION=${OPWRIGHT_TORCH_FLOOR})
-  # The C++ runtime before torch, which exports copies of some of its functions without their versions.
-  target_link_libraries(${target} PRIVATE $<$<PLATFORM_ID:Linux>:stdc++> opwright::torch)
+  if(arg_FLAVOUR STREQUAL "aten")
+    _opwright_aten(${target} ${op})
+  else()
+    target_compile_definitions(${target} PRIVATE TORCH_TARGET_VERSION=${OPWRIGHT_TORCH_FLOOR})
+    # The C++ runtime before torch, which exports copies of some of its functions without their versions.
+    target_link_libraries(${target} PRIVATE $<$<PLATFORM_ID:Linux>:stdc++> opwright::torch)
+  endif()
   if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
     target_link_options(${target} PRIVATE $<$<NOT:$<BOOL:${OPWRIGHT_SANITIZE}>>:-Wl,--no-undefined> -Wl,-z,relro,-z,now -Wl,--gc-sections)
     if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT OPWRIGHT_SANITIZE)
