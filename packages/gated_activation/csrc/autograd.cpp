@@ -7,6 +7,21 @@
 //     ddy   = p b' u + q b m
 //     dgate = p dy b'' u + q dy b' m
 //     dup   = p dy b' m
+#include <ATen/ExpandUtils.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/clamp_max.h>
+#include <ATen/ops/erfc.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/forward_grad.h>
 
@@ -25,36 +40,34 @@ constexpr const char* kPublicPacked = "opwright.gated_activation.gated_activatio
 // ---- the operators below autograd -----------------------------------------------------------------
 
 Tensor call_forward(const Tensor& gate, const Tensor& up, const Options& o) {
-  static const auto op = typed_operator<Tensor(const Tensor&, const Tensor&, int64_t, double,
-                                               std::optional<double>, double, bool)>(
-      "opwright::gated_activation_forward");
+  static const auto op =
+      typed_operator<Tensor(const Tensor&, const Tensor&, int64_t, double, std::optional<double>,
+                            double, bool)>("opwright::gated_activation_forward");
   return op.call(gate, up, o.activation, o.alpha, o.limit, o.up_offset, o.clamp_output);
 }
 
 std::tuple<Tensor, Tensor> call_backward(const Tensor& grad, const Tensor& gate, const Tensor& up,
                                          const Options& o, bool need_gate, bool need_up) {
-  static const auto op =
-      typed_operator<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, int64_t,
-                                                double, std::optional<double>, double, bool, bool,
-                                                bool)>("opwright::gated_activation_backward");
+  static const auto op = typed_operator<std::tuple<Tensor, Tensor>(
+      const Tensor&, const Tensor&, const Tensor&, int64_t, double, std::optional<double>, double,
+      bool, bool, bool)>("opwright::gated_activation_backward");
   return op.call(grad, gate, up, o.activation, o.alpha, o.limit, o.up_offset, o.clamp_output,
                  need_gate, need_up);
 }
 
 Tensor call_packed_forward(const Tensor& input, Packing packing, const Options& o) {
-  static const auto op = typed_operator<Tensor(const Tensor&, bool, bool, int64_t, double,
-                                               std::optional<double>, double, bool)>(
-      "opwright::gated_activation_packed_forward");
+  static const auto op =
+      typed_operator<Tensor(const Tensor&, bool, bool, int64_t, double, std::optional<double>,
+                            double, bool)>("opwright::gated_activation_packed_forward");
   return op.call(input, packing.interleaved, packing.gate_first, o.activation, o.alpha, o.limit,
                  o.up_offset, o.clamp_output);
 }
 
 Tensor call_packed_backward(const Tensor& grad, const Tensor& input, Packing packing,
                             const Options& o) {
-  static const auto op =
-      typed_operator<Tensor(const Tensor&, const Tensor&, bool, bool, int64_t, double,
-                            std::optional<double>, double, bool)>(
-          "opwright::gated_activation_packed_backward");
+  static const auto op = typed_operator<Tensor(const Tensor&, const Tensor&, bool, bool, int64_t,
+                                               double, std::optional<double>, double, bool)>(
+      "opwright::gated_activation_packed_backward");
   return op.call(grad, input, packing.interleaved, packing.gate_first, o.activation, o.alpha,
                  o.limit, o.up_offset, o.clamp_output);
 }
@@ -72,7 +85,7 @@ Curve curve(const Tensor& g, const Options& o) {
       return {g * s, s + v * t, t * (2 + v * (1 - 2 * s)) * o.alpha};
     }
     case Activation::kGelu: {
-      const Tensor cdf = 0.5 * (1 + at::erf(g * 0.70710678118654752440));
+      const Tensor cdf = 0.5 * at::erfc(g * -0.70710678118654752440);
       const Tensor pdf = at::exp(g * g * -0.5) * 0.3989422804014326779;
       return {g * cdf, cdf + g * pdf, pdf * (2 - g * g)};
     }

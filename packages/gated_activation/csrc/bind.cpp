@@ -2,6 +2,13 @@
 //
 // Autograd is in autograd.cpp; fakes, batching and sharding are registered from Python
 // (registration.py), since TensorIterator works on real tensors only.
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/result_type.h>
+
+#include <algorithm>
+
 #include "options.h"
 
 namespace opwright {
@@ -40,7 +47,8 @@ void check_packed(const Tensor& input, const char* op) {
         [&] { return std::to_string(input.size(-1)); });
 }
 
-void check_shape(const Tensor& tensor, at::IntArrayRef shape, const char* op, const char* argument) {
+void check_shape(const Tensor& tensor, at::IntArrayRef shape, const char* op,
+                 const char* argument) {
   check(
       tensor.sizes().equals(shape), op,
       [&] { return std::string(argument) + " of shape " + text(shape); },
@@ -50,7 +58,9 @@ void check_shape(const Tensor& tensor, at::IntArrayRef shape, const char* op, co
 void check_dtype(const Tensor& tensor, at::ScalarType type, const char* op, const char* argument) {
   check(
       tensor.scalar_type() == type, op,
-      [&] { return std::string(argument) + " of dtype " + dtype_name(type) + " to hold its result"; },
+      [&] {
+        return std::string(argument) + " of dtype " + dtype_name(type) + " to hold its result";
+      },
       [&] { return dtype_name(tensor.scalar_type()); });
 }
 
@@ -83,15 +93,18 @@ at::TensorIteratorConfig elementwise() {
 void run_forward(const at::TensorIterator& iterator, const Options& o) {
   const int64_t size = static_cast<int64_t>(c10::elementSize(iterator.common_dtype()));
   const GatedActivation p = parameters(o, iterator.common_dtype(), iterator.numel() * size);
-  iterate(iterator, 3 * size, [&](char** data, const int64_t* strides, int64_t inner, int64_t outer) {
-    kernels().forward(p, {data, strides, inner, outer});
-  });
+  iterate(iterator, 3 * size,
+          [&](char** data, const int64_t* strides, int64_t inner, int64_t outer) {
+            kernels().forward(p, {data, strides, inner, outer});
+          });
 }
 
-void run_backward(const at::TensorIterator& iterator, const Options& o, bool need_gate, bool need_up) {
+void run_backward(const at::TensorIterator& iterator, const Options& o, bool need_gate,
+                  bool need_up) {
   const int64_t size = static_cast<int64_t>(c10::elementSize(iterator.common_dtype()));
   const int64_t results = int64_t{need_gate} + int64_t{need_up};
-  const GatedActivation p = parameters(o, iterator.common_dtype(), results * iterator.numel() * size);
+  const GatedActivation p =
+      parameters(o, iterator.common_dtype(), results * iterator.numel() * size);
   iterate(iterator, (3 + results) * size,
           [&](char** data, const int64_t* strides, int64_t inner, int64_t outer) {
             kernels().backward(p, {data, strides, inner, outer}, need_gate, need_up);
@@ -232,8 +245,9 @@ TORCH_LIBRARY_FRAGMENT(opwright, m)
   m.def("gated_activation_forward(Tensor gate, Tensor up, " OPWRIGHT_OPTIONS ") -> Tensor");
   m.def("gated_activation_backward(Tensor grad_output, Tensor gate, Tensor up, " OPWRIGHT_OPTIONS
         ", bool need_gate, bool need_up) -> (Tensor, Tensor)");
-  m.def("gated_activation_packed_forward(Tensor input, bool interleaved, bool gate_first, " OPWRIGHT_OPTIONS
-        ") -> Tensor");
+  m.def(
+      "gated_activation_packed_forward(Tensor input, bool interleaved, bool "
+      "gate_first, " OPWRIGHT_OPTIONS ") -> Tensor");
   m.def(
       "gated_activation_packed_backward(Tensor grad_output, Tensor input, bool interleaved, bool "
       "gate_first, " OPWRIGHT_OPTIONS ") -> Tensor");
@@ -270,15 +284,15 @@ TORCH_LIBRARY_IMPL(opwright, ADInplaceOrView, m)
 }
 
 // Under autocast the operators compute in the dtypes that they are given.
-#define OPWRIGHT_AUTOCAST(key)                                                          \
-  TORCH_LIBRARY_IMPL(opwright, key, m)                                                  \
-  {                                                                                     \
-    if (!opwright::g_defined_here) return;                                              \
-    for (const char* name : {"gated_activation_forward", "gated_activation_backward",   \
-                             "gated_activation_packed_forward",                         \
-                             "gated_activation_packed_backward", "gated_activation_",   \
-                             "gated_activation_out"})                                   \
-      m.impl(name, torch::CppFunction::makeFallthrough());                              \
+#define OPWRIGHT_AUTOCAST(key)                                                   \
+  TORCH_LIBRARY_IMPL(opwright, key, m)                                           \
+  {                                                                              \
+    if (!opwright::g_defined_here) return;                                       \
+    for (const char* name :                                                      \
+         {"gated_activation_forward", "gated_activation_backward",               \
+          "gated_activation_packed_forward", "gated_activation_packed_backward", \
+          "gated_activation_", "gated_activation_out"})                          \
+      m.impl(name, torch::CppFunction::makeFallthrough());                       \
   }
 OPWRIGHT_AUTOCAST(AutocastCPU)
 OPWRIGHT_AUTOCAST(AutocastCUDA)

@@ -40,9 +40,9 @@ struct GatedActivation {
   DType type;  // of all operands
   Activation activation;
   bool clamped;
-  bool stream_stores;                        // the results are too large to be found in a cache
-  double alpha;                              // of silu; 1 for the others
-  double gate_limit, output_limit, up_limit; // positive, infinity for none
+  bool stream_stores;                         // the results are too large to be found in a cache
+  double alpha;                               // of silu; 1 for the others
+  double gate_limit, output_limit, up_limit;  // positive, infinity for none
   double up_offset;
 };
 

@@ -1,6 +1,6 @@
 """The activations and their first derivatives in float64, written without differences of near numbers.
 
-They are not the reference's expressions: the tail of the normal distribution is erfc, gelu_tanh is a logistic.
+Unlike in the reference, gelu_tanh is a logistic here and slopes are written out.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ inline bool defined_already(const char* name) {
   return c10::Dispatcher::singleton().findSchema({name, ""}).has_value();
 }
 
-// The operator `name` as a function of its C++ type; the dispatcher is asked once for each call site.
+// The operator `name` as a function of its C++ type; the dispatcher is asked once for each call
+// site.
 template <class Signature>
 inline c10::TypedOperatorHandle<Signature> typed_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
@@ -148,13 +149,13 @@ void iterate(const at::TensorIteratorBase& iterator, int64_t bytes_per_element, 
 
 // ---- autograd -----------------------------------------------------------------------------------
 
-// A C++ autograd::Function records neither functorch transforms nor forward-mode derivatives. Raises
-// RuntimeError where one of them would go wrong; `instead` names what to call.
+// A C++ autograd::Function records neither functorch transforms nor forward-mode derivatives.
+// Raises RuntimeError where one of them would go wrong; `instead` names what to call.
 inline void refuse_transforms(const char* op, bool needs_gradient, bool has_tangent,
                               const char* instead) {
-  check<std::runtime_error>(
-      !has_tangent, op, "no forward-mode derivative of a call through the dispatcher",
-      [&] { return std::string("one; call ") + instead; });
+  check<std::runtime_error>(!has_tangent, op,
+                            "no forward-mode derivative of a call through the dispatcher",
+                            [&] { return std::string("one; call ") + instead; });
   const auto& functorch = at::functorch::functorchTLSAccessor();
   if (!needs_gradient || !functorch) return;
   bool supported = true;
@@ -163,9 +164,9 @@ inline void refuse_transforms(const char* op, bool needs_gradient, bool has_tang
   } catch (const c10::Error&) {
     supported = false;
   }
-  check<std::runtime_error>(
-      supported, op, "no torch.func transform of a call through the dispatcher",
-      [&] { return std::string("one; call ") + instead; });
+  check<std::runtime_error>(supported, op,
+                            "no torch.func transform of a call through the dispatcher",
+                            [&] { return std::string("one; call ") + instead; });
 }
 
 }  // namespace opwright

@@ -96,9 +96,11 @@ std::function<void()> forward(const Type& type, const Options& o) {
   const Inputs in = inputs(type, o);
   char* y = static_cast<char*>(buffers.zeros(kRows * o.columns * type.size));
   const std::vector<char*> data{y, in.gate, in.up};
-  const std::vector<int64_t> strides{type.size, in.inner, in.inner, o.columns * type.size, in.outer,
-                                     in.outer};
-  return [p, data, strides, o] { kernels.forward(p, {data.data(), strides.data(), o.columns, kRows}); };
+  const std::vector<int64_t> strides{type.size, in.inner, in.inner, o.columns * type.size,
+                                     in.outer,  in.outer};
+  return [p, data, strides, o] {
+    kernels.forward(p, {data.data(), strides.data(), o.columns, kRows});
+  };
 }
 
 std::function<void()> backward(const Type& type, const Options& o) {
@@ -108,7 +110,9 @@ std::function<void()> backward(const Type& type, const Options& o) {
   char* grad = values(type.dtype, kRows * o.columns);
   // The gradients lie as the inputs do.
   char* to = static_cast<char*>(buffers.zeros(4 * kRows * row));
-  const int64_t apart = o.lies == Lies::kHalves ? row : o.lies == Lies::kInterleaved ? type.size : 2 * kRows * row;
+  const int64_t apart = o.lies == Lies::kHalves        ? row
+                        : o.lies == Lies::kInterleaved ? type.size
+                                                       : 2 * kRows * row;
   const std::vector<char*> data{to, to + apart, grad, in.gate, in.up};
   const std::vector<int64_t> strides{in.inner, in.inner, type.size, in.inner, in.inner,
                                      in.outer, in.outer, row,       in.outer, in.outer};
@@ -118,9 +122,9 @@ std::function<void()> backward(const Type& type, const Options& o) {
 }
 
 constexpr std::pair<const char*, Activation> kActivationNames[] = {
-    {"silu", Activation::kSilu},       {"gelu", Activation::kGelu},
+    {"silu", Activation::kSilu},          {"gelu", Activation::kGelu},
     {"gelu_tanh", Activation::kGeluTanh}, {"relu", Activation::kRelu},
-    {"relu2", Activation::kRelu2},     {"sigmoid", Activation::kSigmoid},
+    {"relu2", Activation::kRelu2},        {"sigmoid", Activation::kSigmoid},
     {"identity", Activation::kIdentity}};
 
 }  // namespace
@@ -140,7 +144,8 @@ std::vector<Call> calls() {
     add("silu, 1003 columns, forward", forward(type, {.columns = kTail}));
     add("silu, 1003 columns, backward", backward(type, {.columns = kTail}));
     add("silu, every second element, forward", forward(type, {.lies = Lies::kEverySecond}));
-    add("gpt-oss, interleaved, forward", forward(type, {.clamped = true, .lies = Lies::kInterleaved}));
+    add("gpt-oss, interleaved, forward",
+        forward(type, {.clamped = true, .lies = Lies::kInterleaved}));
     add("gpt-oss, interleaved, backward",
         backward(type, {.clamped = true, .lies = Lies::kInterleaved}));
   }

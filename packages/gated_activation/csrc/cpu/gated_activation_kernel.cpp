@@ -65,7 +65,8 @@ OPWRIGHT_INLINE Gradients<V> gradients(V grad, V gate, V up, const Scalars<A>& s
     const auto a = activate_with_slope<T, kActivation>(gate, s.alpha);
     return {grad * (up + s.up_offset) * a.slope, grad * a.value};
   } else {
-    const auto a = activate_with_slope<T, kActivation>(lesser_or_second(s.gate_limit, gate), s.alpha);
+    const auto a =
+        activate_with_slope<T, kActivation>(lesser_or_second(s.gate_limit, gate), s.alpha);
     const V bounded = lesser_or_second(s.up_limit, greater_or_second(-s.up_limit, up));
     const V zero = splat<A>(0);
     const auto gate_passes = (gate <= s.gate_limit) & (a.value <= s.output_limit);
@@ -80,7 +81,8 @@ OPWRIGHT_INLINE Gradients<V> gradients(V grad, V gate, V up, const Scalars<A>& s
 template <class T>
 using ForwardRow = void (*)(const GatedActivation&, T*, const T*, const T*, int64_t, bool);
 template <class T>
-using BackwardRow = void (*)(const GatedActivation&, T*, T*, const T*, const T*, const T*, int64_t, bool);
+using BackwardRow = void (*)(const GatedActivation&, T*, T*, const T*, const T*, const T*, int64_t,
+                             bool);
 
 template <class T>
 OPWRIGHT_INLINE void copy_some(T* to, const T* from, int64_t n) {
@@ -88,20 +90,22 @@ OPWRIGHT_INLINE void copy_some(T* to, const T* from, int64_t n) {
 }
 
 template <class T, Activation kActivation, bool kClamped>
-void forward_row(const GatedActivation& p, T* y, const T* gate, const T* up, int64_t n, bool stream) {
+void forward_row(const GatedActivation& p, T* y, const T* gate, const T* up, int64_t n,
+                 bool stream) {
   using A = accumulate_t<T>;
   const Scalars<A> s(p);
   const FullBlock<A> block;
-  const auto one = [&](T* to, const T* g, const T* u, bool streamed) __attribute__((always_inline)) {
-    const Pair<A> x = block.load(g), w = block.load(u);
-    const Pair<A> result{value<T, kActivation, kClamped>(x.lo, w.lo, s),
-                         value<T, kActivation, kClamped>(x.hi, w.hi, s)};
-    if (streamed) {
-      block.stream(to, result);
-    } else {
-      block.store(to, result);
-    }
-  };
+  const auto one = [&](T* to, const T* g, const T* u, bool streamed)
+                       __attribute__((always_inline)) {
+                         const Pair<A> x = block.load(g), w = block.load(u);
+                         const Pair<A> result{value<T, kActivation, kClamped>(x.lo, w.lo, s),
+                                              value<T, kActivation, kClamped>(x.hi, w.hi, s)};
+                         if (streamed) {
+                           block.stream(to, result);
+                         } else {
+                           block.store(to, result);
+                         }
+                       };
   int64_t i = 0;
   const int64_t head = stream ? smaller(until_aligned(y), n) : 0;
   for (;;) {
@@ -133,20 +137,20 @@ void backward_row(const GatedActivation& p, T* grad_gate, T* grad_up, const T* g
   using A = accumulate_t<T>;
   const Scalars<A> s(p);
   const FullBlock<A> block;
-  const auto one = [&](T* to_gate, T* to_up, const T* dy, const T* g, const T* u,
-                       bool streamed) __attribute__((always_inline)) {
-    const Pair<A> d = block.load(dy), x = block.load(g), w = block.load(u);
-    const auto low = gradients<T, kActivation, kClamped>(d.lo, x.lo, w.lo, s);
-    const auto high = gradients<T, kActivation, kClamped>(d.hi, x.hi, w.hi, s);
-    const Pair<A> of_gate{low.gate, high.gate}, of_up{low.up, high.up};
-    if (streamed) {
-      if (to_gate) block.stream(to_gate, of_gate);
-      if (to_up) block.stream(to_up, of_up);
-    } else {
-      if (to_gate) block.store(to_gate, of_gate);
-      if (to_up) block.store(to_up, of_up);
-    }
-  };
+  const auto one = [&](T* to_gate, T* to_up, const T* dy, const T* g, const T* u, bool streamed)
+                       __attribute__((always_inline)) {
+                         const Pair<A> d = block.load(dy), x = block.load(g), w = block.load(u);
+                         const auto low = gradients<T, kActivation, kClamped>(d.lo, x.lo, w.lo, s);
+                         const auto high = gradients<T, kActivation, kClamped>(d.hi, x.hi, w.hi, s);
+                         const Pair<A> of_gate{low.gate, high.gate}, of_up{low.up, high.up};
+                         if (streamed) {
+                           if (to_gate) block.stream(to_gate, of_gate);
+                           if (to_up) block.stream(to_up, of_up);
+                         } else {
+                           if (to_gate) block.store(to_gate, of_gate);
+                           if (to_up) block.store(to_up, of_up);
+                         }
+                       };
   // Both results must reach an aligned address together to be streamed.
   const T* first = grad_gate ? grad_gate : grad_up;
   const int64_t lead = until_aligned(first);
@@ -188,8 +192,8 @@ struct Inputs {
 };
 
 template <class T>
-Inputs<T> inputs(T* x, T* w, const char* gate, int64_t gate_stride, const char* up, int64_t up_stride,
-                 int64_t n) {
+Inputs<T> inputs(T* x, T* w, const char* gate, int64_t gate_stride, const char* up,
+                 int64_t up_stride, int64_t n) {
   constexpr int64_t size = sizeof(T);
   if (alternate<T>(gate, gate_stride, up, up_stride)) {
     if (gate < up) {
@@ -216,8 +220,8 @@ void forward_block(const GatedActivation& p, const Block2d& b, ForwardRow<T> row
     const char* gate = b.data[1] + outer * b.strides[4];
     const char* up = b.data[2] + outer * b.strides[5];
     if (dense) {
-      row(p, reinterpret_cast<T*>(y), reinterpret_cast<const T*>(gate), reinterpret_cast<const T*>(up),
-          b.inner, p.stream_stores);
+      row(p, reinterpret_cast<T*>(y), reinterpret_cast<const T*>(gate),
+          reinterpret_cast<const T*>(up), b.inner, p.stream_stores);
       continue;
     }
     alignas(64) T x[kChunk], w[kChunk], result[kChunk];
@@ -255,8 +259,9 @@ void backward_block(const GatedActivation& p, const Block2d& b, bool need_gate, 
     char* dup = need_up ? start(outputs - 1) : nullptr;
     const char *grad = start(outputs), *gate = start(outputs + 1), *up = start(outputs + 2);
     if (dense) {
-      row(p, reinterpret_cast<T*>(dgate), reinterpret_cast<T*>(dup), reinterpret_cast<const T*>(grad),
-          reinterpret_cast<const T*>(gate), reinterpret_cast<const T*>(up), b.inner, p.stream_stores);
+      row(p, reinterpret_cast<T*>(dgate), reinterpret_cast<T*>(dup),
+          reinterpret_cast<const T*>(grad), reinterpret_cast<const T*>(gate),
+          reinterpret_cast<const T*>(up), b.inner, p.stream_stores);
       continue;
     }
     alignas(64) T d[kChunk], x[kChunk], w[kChunk], of_gate[kChunk], of_up[kChunk];
@@ -269,9 +274,16 @@ void backward_block(const GatedActivation& p, const Block2d& b, bool need_gate, 
       const T* dy = grad_stride == size ? reinterpret_cast<const T*>(from) : d;
       char* to_gate = need_gate ? dgate + i * dgate_stride : nullptr;
       char* to_up = need_up ? dup + i * dup_stride : nullptr;
-      const bool gate_here = need_gate && dgate_stride == size, up_here = need_up && dup_stride == size;
-      row(p, gate_here ? reinterpret_cast<T*>(to_gate) : need_gate ? of_gate : nullptr,
-          up_here ? reinterpret_cast<T*>(to_up) : need_up ? of_up : nullptr, dy, in.gate, in.up, n, false);
+      const bool gate_here = need_gate && dgate_stride == size,
+                 up_here = need_up && dup_stride == size;
+      row(p,
+          gate_here   ? reinterpret_cast<T*>(to_gate)
+          : need_gate ? of_gate
+                      : nullptr,
+          up_here   ? reinterpret_cast<T*>(to_up)
+          : need_up ? of_up
+                    : nullptr,
+          dy, in.gate, in.up, n, false);
       if (need_gate && need_up && alternate<T>(to_gate, dgate_stride, to_up, dup_stride)) {
         if (to_gate < to_up) {
           merge(to_gate, of_gate, of_up, n);
@@ -312,8 +324,9 @@ void dispatch_forward(const GatedActivation& p, const Block2d& b) {
   with_type(p.type, [&](auto type) {
     using T = typename decltype(type)::type;
     with_activation(p.activation, [&](auto activation) {
-      forward_block<T>(p, b, p.clamped ? forward_row<T, activation.value, true>
-                                       : forward_row<T, activation.value, false>);
+      forward_block<T>(p, b,
+                       p.clamped ? forward_row<T, activation.value, true>
+                                 : forward_row<T, activation.value, false>);
     });
   });
 }
@@ -331,7 +344,8 @@ void dispatch_backward(const GatedActivation& p, const Block2d& b, bool need_gat
 
 }  // namespace
 
-extern const GatedActivationKernels gated_activation_kernels = {dispatch_forward, dispatch_backward};
+extern const GatedActivationKernels gated_activation_kernels = {dispatch_forward,
+                                                                dispatch_backward};
 
 }  // namespace OPWRIGHT_ISA
 }  // namespace opwright

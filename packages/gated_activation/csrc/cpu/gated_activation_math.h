@@ -2,7 +2,7 @@
 //
 // For float and double they are as exact as simd_math.h. For the 16-bit types the exponential is a
 // polynomial just long enough: 2^f on |f| <= 1/2 to 2^-13 for bfloat16 (8 bits of mantissa) and to
-// 2^-17 for float16 (11 bits), so that nearly nothing is added to the rounding of the result. What
+// 2^-18 for float16 (11 bits), so that nearly nothing is added to the rounding of the result. What
 // that makes in units in the last place is measured over every argument; see docs/assumptions.md.
 //
 // silu, gelu_tanh and sigmoid are one function, a logistic: gelu_tanh(g) = g * sigmoid(2 k (g +
@@ -25,38 +25,43 @@ namespace {
 template <class T>
 struct PowerOfTwo;
 template <>
-struct PowerOfTwo<BFloat16> {  // error 2^-13.2
-  static constexpr float p[] = {@BF16@};
+struct PowerOfTwo<BFloat16> {  // error 2^-13.7
+  static constexpr float p[] = {0x1.fff692p-1f, 0x1.62f31ap-1f, 0x1.f0de1ap-3f, 0x1.c3f748p-5f};
 };
 template <>
-struct PowerOfTwo<Half> {  // error 2^-17.9
-  static constexpr float p[] = {@FP16@};
+struct PowerOfTwo<Half> {  // error 2^-18.5
+  static constexpr float p[] = {0x1.ffffe8p-1f, 0x1.62e0dcp-1f, 0x1.ec06dap-3f, 0x1.ca144p-5f,
+                                0x1.3997cap-7f};
 };
 
-// e^(a^2 / 2) * Phi(-a) in t = (a - kCentre) / (a + kCentre) on 0 <= a <= kEnd, where Phi(-kEnd) is
-// zero in fp32; least greatest relative error.
+// e^(a^2 / 2) * Phi(-a) in t = (a - kCentre) / (a + kCentre) on 0 <= a <= kTailEnd, where
+// Phi(-kTailEnd) is zero in fp32; least greatest relative error.
+constexpr float kTailEnd = 14.5f;
 template <class T>
-struct NormalTail {
-  static constexpr float kCentre = @CENTRE@f, kEnd = 14.5f;
-};
-template <class T>
-struct NormalTailPolynomial;
+struct NormalTail;
 template <>
-struct NormalTailPolynomial<float> {  // error @EF32@
-  static constexpr float p[] = {@TF32@};
-};
-template <>
-struct NormalTailPolynomial<BFloat16> {  // error @EBF16@
-  static constexpr float p[] = {@TBF16@};
+struct NormalTail<float> {  // error 2^-25.2
+  static constexpr float kCentre = 4.0f;
+  static constexpr float p[] = {0x1.82b4bcp-4f,   -0x1.5cf97ep-3f, 0x1.fd750cp-4f,  -0x1.25b5f8p-4f,
+                                0x1.f9b348p-6f,   -0x1.1675b4p-7f, 0x1.077b62p-11f, 0x1.58db8p-11f,
+                                -0x1.5ff51ep-13f, -0x1.11d3aep-14f};
 };
 template <>
-struct NormalTailPolynomial<Half> {  // error @EFP16@
-  static constexpr float p[] = {@TFP16@};
+struct NormalTail<BFloat16> {  // error 2^-15.2
+  static constexpr float kCentre = 4.0f;
+  static constexpr float p[] = {0x1.82b4a8p-4f,  -0x1.5ceep-3f,  0x1.fd5398p-4f,
+                                -0x1.26bc06p-4f, 0x1.fe4784p-6f, -0x1.fdbcbcp-8f};
+};
+template <>
+struct NormalTail<Half> {  // error 2^-17.4
+  static constexpr float kCentre = 3.5f;
+  static constexpr float p[] = {0x1.b396e2p-4f, -0x1.7f402p-3f,   0x1.01be2ep-3f,  -0x1.f99e08p-5f,
+                                0x1.3918p-6f,   -0x1.487cd4p-10f, -0x1.71e40ap-10f};
 };
 
 constexpr double kInverseRootTwoPi = 0.3989422804014326779;  // 1 / sqrt(2 pi)
 constexpr double kRootHalf = 0.70710678118654752440;
-constexpr double kTanhLinear = 1.5957691216057307117;          // 2 sqrt(2 / pi)
+constexpr double kTanhLinear = 1.5957691216057307117;  // 2 sqrt(2 / pi)
 constexpr double kTanhCubic = kTanhLinear * 0.044715;
 // Beyond, gelu_tanh's logistic is 0 or 1 to the last bit, and squares are far from overflow.
 template <class A>
@@ -95,7 +100,8 @@ OPWRIGHT_INLINE V logistic(V v) {
     constexpr A end = Table<A>::kLogisticEnd;
     V s = A(1) / one_plus_power<T>(clamped(-v, -end, end));
     const auto small = v < -end;
-    if (any(small)) [[unlikely]] s = select(small, rare_exp(v), s);
+    if (any(small)) [[unlikely]]
+      s = select(small, rare_exp(v), s);
     return s;
   }
 }
@@ -120,20 +126,15 @@ OPWRIGHT_INLINE V swish(V x, V v) {
     constexpr A end = Table<A>::kLogisticEnd;
     V y = x / one_plus_power<T>(clamped(-v, -end, end));
     const auto small = v < -end;
-    if (any(small)) [[unlikely]] y = select(small, rare_swish(x, v), y);
+    if (any(small)) [[unlikely]]
+      y = select(small, rare_swish(x, v), y);
     return y;
   }
 }
 
 // ---- the normal distribution --------------------------------------------------------------------
 
-// Distribution function and density of the standard normal distribution.
-template <class V>
-struct Normal {
-  V distribution, density;
-};
-
-// e^(-a^2 / 2) for 0 <= a <= kEnd.
+// e^(-a^2 / 2) for 0 <= a <= kTailEnd.
 template <class T, class V>
 OPWRIGHT_INLINE V gauss(V a) {
   if constexpr (kSame<T, float>) {
@@ -151,21 +152,47 @@ OPWRIGHT_INLINE V gauss(V a) {
   }
 }
 
+// Of the normal distribution at x: Phi(-|x|) = tail * gauss, gauss = e^(-x^2 / 2). For double the
+// tail is what is left of Phi itself, and not multiplied.
+template <class V>
+struct Normal {
+  V tail, gauss;
+};
+
 template <class T, class V>
 OPWRIGHT_INLINE Normal<V> normal(V x) {
   if constexpr (WiderThanNative<V>) {
     const auto part = split(x);
     const auto low = normal<T>(part.low), high = normal<T>(part.high);
-    return {join(low.distribution, high.distribution), join(low.density, high.density)};
+    return {join(low.tail, high.tail), join(low.gauss, high.gauss)};
   } else if constexpr (kSame<T, double>) {
-    return {0.5 * erf(x * kRootHalf) + 0.5, exp(x * x * -0.5) * kInverseRootTwoPi};
+    return {0.5 * erf(x * kRootHalf) + 0.5, exp(x * x * -0.5)};
   } else {
     constexpr float centre = NormalTail<T>::kCentre;
-    const V a = lesser_or_second(fill<V>(NormalTail<T>::kEnd), abs(x));
-    const V e = gauss<T>(a);
-    const V t = (a - centre) / (a + centre);
-    const V tail = e * horner(t, NormalTailPolynomial<T>::p);
-    return {select(x < 0.0f, tail, 1.0f - tail), e * static_cast<float>(kInverseRootTwoPi)};
+    const V a = lesser_or_second(fill<V>(kTailEnd), abs(x));
+    return {horner((a - centre) / (a + centre), NormalTail<T>::p), gauss<T>(a)};
+  }
+}
+
+// Phi(x).
+template <class T, class V>
+OPWRIGHT_INLINE V distribution(V x, const Normal<V>& n) {
+  if constexpr (kSame<T, double>) {
+    return n.tail;
+  } else {
+    const V tail = n.tail * n.gauss;
+    return select(x < 0.0f, tail, 1.0f - tail);
+  }
+}
+
+// x Phi(x). On the negative side x comes first, since Phi may be subnormal where the product is
+// not.
+template <class T, class V>
+OPWRIGHT_INLINE V gelu(V x, const Normal<V>& n) {
+  if constexpr (kSame<T, double>) {
+    return x * n.tail;
+  } else {
+    return select(x < 0.0f, x * n.tail * n.gauss, x * (1.0f - n.tail * n.gauss));
   }
 }
 
@@ -186,7 +213,7 @@ template <class T, Activation kActivation, class V>
 OPWRIGHT_INLINE V activate(V g, [[maybe_unused]] V alpha) {
   using A = ElementOf<V>;
   if constexpr (kActivation == Activation::kSilu) return swish<T>(g, g * alpha);
-  if constexpr (kActivation == Activation::kGelu) return g * normal<T>(g).distribution;
+  if constexpr (kActivation == Activation::kGelu) return gelu<T>(g, normal<T>(g));
   if constexpr (kActivation == Activation::kGeluTanh)
     return swish<T>(g, tanh_argument(clamped(g, -kTanhEnd<A>, kTanhEnd<A>)));
   if constexpr (kActivation == Activation::kSigmoid) return logistic<T>(g);
@@ -208,7 +235,7 @@ OPWRIGHT_INLINE WithSlope<V> activate_with_slope(V g, [[maybe_unused]] V alpha) 
     return {value, fma(v * s, one - s, s)};
   } else if constexpr (kActivation == Activation::kGelu) {
     const Normal<V> n = normal<T>(g);
-    return {g * n.distribution, fma(g, n.density, n.distribution)};
+    return {gelu<T>(g, n), fma(g * A(kInverseRootTwoPi), n.gauss, distribution<T>(g, n))};
   } else if constexpr (kActivation == Activation::kGeluTanh) {
     const V x = clamped(g, -kTanhEnd<A>, kTanhEnd<A>);
     const V s = logistic<T>(tanh_argument(x)), value = g * s;
@@ -221,7 +248,8 @@ OPWRIGHT_INLINE WithSlope<V> activate_with_slope(V g, [[maybe_unused]] V alpha) 
     return {g, one};
   } else {
     const V positive = greater_or_second(fill<V>(0), g);
-    if constexpr (kActivation == Activation::kRelu2) return {positive * positive, positive + positive};
+    if constexpr (kActivation == Activation::kRelu2)
+      return {positive * positive, positive + positive};
     return {positive, select(g <= A(0), fill<V>(0), one)};
   }
 }

@@ -1,9 +1,9 @@
 // Rows of strided operands as contiguous memory: what lets every kernel be one loop over vectors.
 //
 // Operands whose elements are adjacent are used where they lie. Others pass through buffers of
-// kChunk elements in the first cache: pairs that alternate in memory (a packed, interleaved gate and
-// up) are separated and merged with shuffles, everything else element by element. Nothing is copied
-// as a whole, and what an element becomes does not depend on how it was reached.
+// kChunk elements in the first cache: pairs that alternate in memory (a packed, interleaved gate
+// and up) are separated and merged with shuffles, everything else element by element. Nothing is
+// copied as a whole, and what an element becomes does not depend on how it was reached.
 #pragma once
 
 #include "opwright/block.h"
@@ -40,7 +40,8 @@ W read_word(const char* from) {
 template <class T>
 void gather(T* to, const char* from, int64_t stride, int64_t n) {
   using W = typename WordOf<sizeof(T)>::type;
-  for (int64_t i = 0; i < n; ++i) store_bits(reinterpret_cast<char*>(to + i), read_word<W>(from + i * stride));
+  for (int64_t i = 0; i < n; ++i)
+    store_bits(reinterpret_cast<char*>(to + i), read_word<W>(from + i * stride));
 }
 template <class T>
 void scatter(char* to, const T* from, int64_t stride, int64_t n) {

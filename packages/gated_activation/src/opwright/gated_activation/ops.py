@@ -5,8 +5,6 @@ The formulas, with every rounding, are in :mod:`opwright.gated_activation.refere
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -182,7 +180,13 @@ def gated_activation_(
         up_offset,
         common.option(op, "clamp", clamp, common.CLAMPS) == 1,
     )
-    _in_place(gate, up, options)
+    if _recorded(gate, up):
+        # A backward keeps both; one that shares memory with what is written must be a copy, too.
+        _registration._fakes.gated_activation_(gate, up, *options)
+        apart = up.clone() if _share_memory(gate, up) else up
+        gate.copy_(_registration.gated_activation_forward(gate.clone(), apart, *options))
+    else:
+        torch.ops.opwright.gated_activation_.default(gate, up, *options)
     return gate
 
 
@@ -225,19 +229,22 @@ def gated_activation_packed_(
     )
 
 
-def _in_place(gate: Tensor, up: Tensor, options: tuple[Any, ...]) -> None:
-    """Call ``opwright::gated_activation_``; with a gradient, or under a transform, compute apart and copy."""
-    needs_grad = torch.is_grad_enabled() and (gate.requires_grad or up.requires_grad)
-    compiling = torch.compiler.is_compiling()
-    if not needs_grad and (compiling or not transforms_active()):
-        torch.ops.opwright.gated_activation_.default(gate, up, *options)
-        return
-    if needs_grad and gate.requires_grad and gate.is_leaf:
-        raise RuntimeError(
-            "gated_activation_: expected gate to be no leaf that requires grad, but got one, to overwrite"
-        )
-    _registration._fakes.gated_activation_(gate, up, *options)
-    gate.copy_(_registration.gated_activation_forward(gate.clone(), up, *options))
+def _recorded(gate: Tensor, up: Tensor) -> bool:
+    """Whether the in-place form must be computed apart: for a gradient or under a transform."""
+    if torch.is_grad_enabled() and (gate.requires_grad or up.requires_grad):
+        if gate.requires_grad and gate.is_leaf:
+            raise RuntimeError(
+                "gated_activation_: expected gate to be no leaf that requires grad, but got one, to overwrite"
+            )
+        return True
+    return not torch.compiler.is_compiling() and transforms_active()
+
+
+def _share_memory(gate: Tensor, up: Tensor) -> bool:
+    """Whether two tensors are, or may be, views of one storage."""
+    if torch.compiler.is_compiling() or transforms_active():
+        return True
+    return gate.untyped_storage()._cdata == up.untyped_storage()._cdata
 
 
 def kernel_level() -> str:

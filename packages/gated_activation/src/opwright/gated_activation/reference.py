@@ -21,6 +21,8 @@ infinity is NaN for silu and both gelus (``-inf * 0``), as in torch. Empty input
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -34,7 +36,8 @@ def _activate(g: Tensor, activation: str, alpha: float) -> Tensor:
     if activation == "silu":
         return g * torch.sigmoid(g * alpha)
     if activation == "gelu":
-        return F.gelu(g)
+        # Not F.gelu, which for float32 is not a number from about 1e20 on.
+        return g * (0.5 * torch.special.erfc(g * -math.sqrt(0.5)))
     if activation == "gelu_tanh":
         return F.gelu(g, approximate="tanh")
     if activation == "relu":
