@@ -24,7 +24,7 @@ EXACT = ("relu", "relu2", "identity")
 # the last place of the result say nothing.
 SLOPE_ERROR = {"bf16": 2.0**-11, "fp16": 2.0**-15}
 # float32, sampled: every 1021st bit pattern, about 4.2 million.
-MAX_ULP_FP32 = {"silu": 3.0, "gelu": 4.0, "gelu_tanh": 200.0, "sigmoid": 2.0}
+MAX_ULP_FP32 = {"silu": 3.0, "gelu": 5.0, "gelu_tanh": 200.0, "sigmoid": 2.0}
 
 
 def every(dtype: torch.dtype) -> Tensor:

@@ -29,13 +29,13 @@ OPWRIGHT_INLINE void prefetch_ahead(const T* from) {
 
 // ---- one pair of vectors ------------------------------------------------------------------------
 
-// The options as vectors.
-template <class A>
+// The options as vectors; alpha with the unit of the activations' arguments.
+template <class T, class A = accumulate_t<T>>
 struct Scalars {
   Vec<A> alpha, gate_limit, output_limit, up_limit, up_offset;
 
   explicit OPWRIGHT_INLINE Scalars(const GatedActivation& p)
-      : alpha(splat(static_cast<A>(p.alpha))),
+      : alpha(splat(static_cast<A>(p.alpha * double{kUnit<T>}))),
         gate_limit(splat(static_cast<A>(p.gate_limit))),
         output_limit(splat(static_cast<A>(p.output_limit))),
         up_limit(splat(static_cast<A>(p.up_limit))),
@@ -43,36 +43,53 @@ struct Scalars {
         up_offset(splat(p.up_offset == 0 ? A(-0.0) : static_cast<A>(p.up_offset))) {}
 };
 
-template <class T, Activation kActivation, bool kClamped, class V, class A>
-OPWRIGHT_INLINE V value(V gate, V up, const Scalars<A>& s) {
-  if constexpr (kClamped) {
-    gate = lesser_or_second(s.gate_limit, gate);
-    up = lesser_or_second(s.up_limit, greater_or_second(-s.up_limit, up));
-  }
-  V a = activate<T, kActivation>(gate, s.alpha);
-  if constexpr (kClamped) a = lesser_or_second(s.output_limit, a);
-  return a * (up + s.up_offset);
+// Each lane at most `bound`. NaN stays.
+template <class A>
+OPWRIGHT_INLINE Pair<A> at_most(Vec<A> bound, Pair<A> x) {
+  return {lesser_or_second(bound, x.lo), lesser_or_second(bound, x.hi)};
 }
 
-template <class V>
+// The up branch, bounded and moved.
+template <class T, bool kClamped, class A>
+OPWRIGHT_INLINE Pair<A> moved(Pair<A> up, const Scalars<T>& s) {
+  if constexpr (kClamped) {
+    up = at_most<A>(s.up_limit,
+                    {greater_or_second(-s.up_limit, up.lo), greater_or_second(-s.up_limit, up.hi)});
+  }
+  return {up.lo + s.up_offset, up.hi + s.up_offset};
+}
+
+template <class T, Activation kActivation, bool kClamped, class A>
+OPWRIGHT_INLINE Pair<A> value(Pair<A> gate, Pair<A> up, const Scalars<T>& s) {
+  if constexpr (kClamped) gate = at_most<A>(s.gate_limit, gate);
+  Pair<A> a = activate<T, kActivation>(gate, s.alpha);
+  if constexpr (kClamped) a = at_most<A>(s.output_limit, a);
+  return a * moved<T, kClamped>(up, s);
+}
+
+template <class A>
 struct Gradients {
-  V gate, up;
+  Pair<A> gate, up;
 };
 
-template <class T, Activation kActivation, bool kClamped, class V, class A>
-OPWRIGHT_INLINE Gradients<V> gradients(V grad, V gate, V up, const Scalars<A>& s) {
+template <class T, Activation kActivation, bool kClamped, class A>
+OPWRIGHT_INLINE Gradients<A> gradients(Pair<A> grad, Pair<A> gate, Pair<A> up,
+                                       const Scalars<T>& s) {
   if constexpr (!kClamped) {
     const auto a = activate_with_slope<T, kActivation>(gate, s.alpha);
-    return {grad * (up + s.up_offset) * a.slope, grad * a.value};
+    return {grad * moved<T, kClamped>(up, s) * a.slope, grad * a.value};
   } else {
-    const auto a =
-        activate_with_slope<T, kActivation>(lesser_or_second(s.gate_limit, gate), s.alpha);
-    const V bounded = lesser_or_second(s.up_limit, greater_or_second(-s.up_limit, up));
-    const V zero = splat<A>(0);
-    const auto gate_passes = (gate <= s.gate_limit) & (a.value <= s.output_limit);
-    const auto up_passes = abs(up) <= s.up_limit;
-    return {select(gate_passes, grad * (bounded + s.up_offset) * a.slope, zero),
-            select(up_passes, grad * lesser_or_second(s.output_limit, a.value), zero)};
+    const auto a = activate_with_slope<T, kActivation>(at_most<A>(s.gate_limit, gate), s.alpha);
+    const Pair<A> of_gate = grad * moved<T, kClamped>(up, s) * a.slope;
+    const Pair<A> of_up = grad * at_most<A>(s.output_limit, a.value);
+    const Vec<A> zero = splat<A>(0);
+    const auto gate_passes = [&](Vec<A> x, Vec<A> y) __attribute__((always_inline)) {
+      return (x <= s.gate_limit) & (y <= s.output_limit);
+    };
+    return {{select(gate_passes(gate.lo, a.value.lo), of_gate.lo, zero),
+             select(gate_passes(gate.hi, a.value.hi), of_gate.hi, zero)},
+            {select(abs(up.lo) <= s.up_limit, of_up.lo, zero),
+             select(abs(up.hi) <= s.up_limit, of_up.hi, zero)}};
   }
 }
 
@@ -93,13 +110,12 @@ template <class T, Activation kActivation, bool kClamped>
 void forward_row(const GatedActivation& p, T* y, const T* gate, const T* up, int64_t n,
                  bool stream) {
   using A = accumulate_t<T>;
-  const Scalars<A> s(p);
+  const Scalars<T> s(p);
   const FullBlock<A> block;
   const auto one = [&](T* to, const T* g, const T* u, bool streamed)
                        __attribute__((always_inline)) {
                          const Pair<A> x = block.load(g), w = block.load(u);
-                         const Pair<A> result{value<T, kActivation, kClamped>(x.lo, w.lo, s),
-                                              value<T, kActivation, kClamped>(x.hi, w.hi, s)};
+                         const Pair<A> result = value<T, kActivation, kClamped>(x, w, s);
                          if (streamed) {
                            block.stream(to, result);
                          } else {
@@ -135,22 +151,20 @@ template <class T, Activation kActivation, bool kClamped>
 void backward_row(const GatedActivation& p, T* grad_gate, T* grad_up, const T* grad, const T* gate,
                   const T* up, int64_t n, bool stream) {
   using A = accumulate_t<T>;
-  const Scalars<A> s(p);
+  const Scalars<T> s(p);
   const FullBlock<A> block;
-  const auto one = [&](T* to_gate, T* to_up, const T* dy, const T* g, const T* u, bool streamed)
-                       __attribute__((always_inline)) {
-                         const Pair<A> d = block.load(dy), x = block.load(g), w = block.load(u);
-                         const auto low = gradients<T, kActivation, kClamped>(d.lo, x.lo, w.lo, s);
-                         const auto high = gradients<T, kActivation, kClamped>(d.hi, x.hi, w.hi, s);
-                         const Pair<A> of_gate{low.gate, high.gate}, of_up{low.up, high.up};
-                         if (streamed) {
-                           if (to_gate) block.stream(to_gate, of_gate);
-                           if (to_up) block.stream(to_up, of_up);
-                         } else {
-                           if (to_gate) block.store(to_gate, of_gate);
-                           if (to_up) block.store(to_up, of_up);
-                         }
-                       };
+  const auto one = [&](T* to_gate, T* to_up, const T* dy, const T* g, const T* u,
+                       bool streamed) __attribute__((always_inline)) {
+    const Pair<A> d = block.load(dy), x = block.load(g), w = block.load(u);
+    const auto [of_gate, of_up] = gradients<T, kActivation, kClamped>(d, x, w, s);
+    if (streamed) {
+      if (to_gate) block.stream(to_gate, of_gate);
+      if (to_up) block.stream(to_up, of_up);
+    } else {
+      if (to_gate) block.store(to_gate, of_gate);
+      if (to_up) block.store(to_up, of_up);
+    }
+  };
   // Both results must reach an aligned address together to be streamed.
   const T* first = grad_gate ? grad_gate : grad_up;
   const int64_t lead = until_aligned(first);

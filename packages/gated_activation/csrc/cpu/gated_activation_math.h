@@ -12,6 +12,7 @@
 #pragma once
 
 #include "gated_activation.h"
+#include "opwright/block.h"
 #include "opwright/dispatch.h"
 #include "opwright/simd_math.h"
 
@@ -69,67 +70,77 @@ constexpr A kTanhEnd = kSame<A, double> ? A(32) : A(16);
 
 // ---- the logistic function ----------------------------------------------------------------------
 
-// 1 + e^v for |v| <= Table::kLogisticEnd or NaN.
+// The logistic of v is 1 / (1 + e^-v). It is computed from u = kUnit * v: -v for the exponential of
+// simd_math.h, and -v / ln 2 for the short one, which spares it a multiplication. From kUnitEnd on
+// (-v >= 80, for double 700) the quotient is not right; such arguments are rare, and are done over.
+template <class T>
+constexpr auto kUnit = static_cast<accumulate_t<T>>(kIsLow<T> ? -1.44269504088896341 : -1.0);
+template <class T>
+constexpr auto kUnitEnd = kIsLow<T> ? accumulate_t<T>(115) : Table<accumulate_t<T>>::kLogisticEnd;
+
+// 1 + e^-v.
 template <class T, class V>
-OPWRIGHT_INLINE V one_plus_power(V v) {
+OPWRIGHT_INLINE V one_plus_power(V u) {
+  u = clamped(u, -kUnitEnd<T>, kUnitEnd<T>);
   if constexpr (!kIsLow<T>) {
-    return one_plus_exp(v);
+    return one_plus_exp(u);
   } else {
-    using C = Table<float>;
-    const V t = fma(v, fill<V>(C::kLog2E), fill<V>(C::kRound));
-    const V f = fma(v, fill<V>(C::kLog2E), C::kRound - t);
+    const V t = u + Table<float>::kRound;
+    const V f = u - (t - Table<float>::kRound);
     const V power = ExpReduced<V>::power_of_two(bits_as<UnsignedOf<V>>(t));
     return fma(power, horner(f, PowerOfTwo<T>::p), fill<V>(1));
   }
 }
 
-// e^v, for the rare arguments that one_plus_power cannot take.
+// True if some lane of a or b is above the bound; NaN is not.
 template <class V>
-[[gnu::noinline, gnu::cold]] V rare_exp(V v) {
-  return exp(v);
+OPWRIGHT_INLINE bool any_above(V a, V b, ElementOf<V> bound) {
+  const V limit = fill<V>(bound);
+#if defined(__AVX512F__)
+  if constexpr (kSame<V, Pack<float, 64>>)
+    return (_mm512_cmp_ps_mask(a, limit, _CMP_GT_OQ) | _mm512_cmp_ps_mask(b, limit, _CMP_GT_OQ)) !=
+           0;
+#endif
+  return any((a > limit) | (b > limit));
 }
 
-// 1 / (1 + e^-v): 0 and 1 for -inf and inf.
+// e^v.
 template <class T, class V>
-OPWRIGHT_INLINE V logistic(V v) {
-  if constexpr (WiderThanNative<V>) {
-    const auto part = split(v);
-    return join(logistic<T>(part.low), logistic<T>(part.high));
-  } else {
-    using A = ElementOf<V>;
-    constexpr A end = Table<A>::kLogisticEnd;
-    V s = A(1) / one_plus_power<T>(clamped(-v, -end, end));
-    const auto small = v < -end;
-    if (any(small)) [[unlikely]]
-      s = select(small, rare_exp(v), s);
-    return s;
-  }
+[[gnu::noinline, gnu::cold]] V rare_logistic(V u) {
+  return exp(u * (1 / kUnit<T>));
 }
 
-// x / (1 + e^-v), of which v < -kLogisticEnd and is not finite or has a subnormal factor: e^v is
-// applied in two halves, and, as in torch, an infinite x times zero is not a number.
-template <class V>
-[[gnu::noinline, gnu::cold]] V rare_swish(V x, V v) {
+// x e^v in two halves, since e^v may be subnormal where the product is not. As in torch, an
+// infinite x times zero is not a number.
+template <class T, class V>
+[[gnu::noinline, gnu::cold]] V rare_swish(V x, V u) {
   using A = ElementOf<V>;
-  const V half = exp(v * A(0.5));
+  const V half = exp(u * (A(0.5) / kUnit<T>));
   return select(abs(x) < Table<A>::kInfinity, x * half * half, fill<V>(Table<A>::kNaN));
 }
 
-// x / (1 + e^-v).
-template <class T, class V>
-OPWRIGHT_INLINE V swish(V x, V v) {
-  if constexpr (WiderThanNative<V>) {
-    const auto a = split(x), b = split(v);
-    return join(swish<T>(a.low, b.low), swish<T>(a.high, b.high));
-  } else {
-    using A = ElementOf<V>;
-    constexpr A end = Table<A>::kLogisticEnd;
-    V y = x / one_plus_power<T>(clamped(-v, -end, end));
-    const auto small = v < -end;
-    if (any(small)) [[unlikely]]
-      y = select(small, rare_swish(x, v), y);
-    return y;
+// 1 / (1 + e^-v): 0 and 1 for -inf and inf.
+template <class T, class A>
+OPWRIGHT_INLINE Pair<A> logistic(Pair<A> u) {
+  constexpr A end = kUnitEnd<T>;
+  Pair<A> s{A(1) / one_plus_power<T>(u.lo), A(1) / one_plus_power<T>(u.hi)};
+  if (any_above(u.lo, u.hi, end)) [[unlikely]] {
+    s.lo = select(u.lo > end, rare_logistic<T>(u.lo), s.lo);
+    s.hi = select(u.hi > end, rare_logistic<T>(u.hi), s.hi);
   }
+  return s;
+}
+
+// x / (1 + e^-v).
+template <class T, class A>
+OPWRIGHT_INLINE Pair<A> swish(Pair<A> x, Pair<A> u) {
+  constexpr A end = kUnitEnd<T>;
+  Pair<A> y{x.lo / one_plus_power<T>(u.lo), x.hi / one_plus_power<T>(u.hi)};
+  if (any_above(u.lo, u.hi, end)) [[unlikely]] {
+    y.lo = select(u.lo > end, rare_swish<T>(x.lo, u.lo), y.lo);
+    y.hi = select(u.hi > end, rare_swish<T>(x.hi, u.hi), y.hi);
+  }
+  return y;
 }
 
 // ---- the normal distribution --------------------------------------------------------------------
@@ -161,11 +172,7 @@ struct Normal {
 
 template <class T, class V>
 OPWRIGHT_INLINE Normal<V> normal(V x) {
-  if constexpr (WiderThanNative<V>) {
-    const auto part = split(x);
-    const auto low = normal<T>(part.low), high = normal<T>(part.high);
-    return {join(low.tail, high.tail), join(low.gauss, high.gauss)};
-  } else if constexpr (kSame<T, double>) {
+  if constexpr (kSame<T, double>) {
     return {0.5 * erf(x * kRootHalf) + 0.5, exp(x * x * -0.5)};
   } else {
     constexpr float centre = NormalTail<T>::kCentre;
@@ -198,59 +205,86 @@ OPWRIGHT_INLINE V gelu(V x, const Normal<V>& n) {
 
 // ---- the activations ----------------------------------------------------------------------------
 
-template <class V>
+template <class A>
 struct WithSlope {
-  V value, slope;
+  Pair<A> value, slope;
 };
 
-template <class V>
-OPWRIGHT_INLINE V tanh_argument(V x) {
-  using A = ElementOf<V>;
-  return x * fma(x * x, fill<V>(A(kTanhCubic)), fill<V>(A(kTanhLinear)));
+// f of both vectors.
+template <class A, class F>
+OPWRIGHT_INLINE Pair<A> each(Pair<A> x, const F& f) {
+  return {f(x.lo), f(x.hi)};
 }
 
-template <class T, Activation kActivation, class V>
-OPWRIGHT_INLINE V activate(V g, [[maybe_unused]] V alpha) {
+// kUnit times 2 k (x + c x^3).
+template <class T, class V>
+OPWRIGHT_INLINE V tanh_argument(V x) {
   using A = ElementOf<V>;
-  if constexpr (kActivation == Activation::kSilu) return swish<T>(g, g * alpha);
-  if constexpr (kActivation == Activation::kGelu) return gelu<T>(g, normal<T>(g));
-  if constexpr (kActivation == Activation::kGeluTanh)
-    return swish<T>(g, tanh_argument(clamped(g, -kTanhEnd<A>, kTanhEnd<A>)));
-  if constexpr (kActivation == Activation::kSigmoid) return logistic<T>(g);
-  if constexpr (kActivation == Activation::kIdentity) return g;
-  const V positive = greater_or_second(fill<V>(0), g);
-  if constexpr (kActivation == Activation::kRelu2) return positive * positive;
-  return positive;
+  return x * fma(x * x, fill<V>(A(kTanhCubic * kUnit<T>)), fill<V>(A(kTanhLinear * kUnit<T>)));
+}
+
+// `alpha` comes as kUnit times alpha.
+template <class T, Activation kActivation, class A>
+OPWRIGHT_INLINE Pair<A> activate(Pair<A> g, [[maybe_unused]] Vec<A> alpha) {
+  using V = Vec<A>;
+  if constexpr (kActivation == Activation::kSilu) {
+    return swish<T>(g, Pair<A>{g.lo * alpha, g.hi * alpha});
+  } else if constexpr (kActivation == Activation::kGelu) {
+    return each(g, [](V x) __attribute__((always_inline)) { return gelu<T>(x, normal<T>(x)); });
+  } else if constexpr (kActivation == Activation::kGeluTanh) {
+    return swish<T>(g, each(g, [](V x) __attribute__((always_inline)) {
+                      return tanh_argument<T>(clamped(x, -kTanhEnd<A>, kTanhEnd<A>));
+                    }));
+  } else if constexpr (kActivation == Activation::kSigmoid) {
+    return logistic<T>(g * pair<A>(kUnit<T>));
+  } else if constexpr (kActivation == Activation::kIdentity) {
+    return g;
+  } else {
+    const Pair<A> positive = each(
+        g, [](V x) __attribute__((always_inline)) { return greater_or_second(fill<V>(0), x); });
+    return kActivation == Activation::kRelu2 ? positive * positive : positive;
+  }
 }
 
 // The activation and its derivative. Where a derivative is a matter of choice it is torch's: 0 for
 // relu at 0.
-template <class T, Activation kActivation, class V>
-OPWRIGHT_INLINE WithSlope<V> activate_with_slope(V g, [[maybe_unused]] V alpha) {
-  using A = ElementOf<V>;
-  const V one = fill<V>(1);
+template <class T, Activation kActivation, class A>
+OPWRIGHT_INLINE WithSlope<A> activate_with_slope(Pair<A> g, [[maybe_unused]] Vec<A> alpha) {
+  using V = Vec<A>;
+  const Pair<A> one = pair<A>(1);
   if constexpr (kActivation == Activation::kSilu) {
-    const V v = g * alpha, s = logistic<T>(v), value = g * s;
-    // s (1 + v (1 - s))
-    return {value, fma(v * s, one - s, s)};
+    const Pair<A> u{g.lo * alpha, g.hi * alpha}, s = logistic<T>(u);
+    // s (1 + v (1 - s)), v bounded so that it is finite where 1 - s is zero.
+    const Pair<A> v = each(u, [](V x) __attribute__((always_inline)) {
+      return clamped(x, -kUnitEnd<T>, kUnitEnd<T>) * (1 / kUnit<T>);
+    });
+    return {g * s, fma(v * s, one - s, s)};
   } else if constexpr (kActivation == Activation::kGelu) {
-    const Normal<V> n = normal<T>(g);
-    return {gelu<T>(g, n), fma(g * A(kInverseRootTwoPi), n.gauss, distribution<T>(g, n))};
+    const Normal<V> low = normal<T>(g.lo), high = normal<T>(g.hi);
+    const V factor = fill<V>(A(kInverseRootTwoPi));
+    return {{gelu<T>(g.lo, low), gelu<T>(g.hi, high)},
+            {fma(g.lo * factor, low.gauss, distribution<T>(g.lo, low)),
+             fma(g.hi * factor, high.gauss, distribution<T>(g.hi, high))}};
   } else if constexpr (kActivation == Activation::kGeluTanh) {
-    const V x = clamped(g, -kTanhEnd<A>, kTanhEnd<A>);
-    const V s = logistic<T>(tanh_argument(x)), value = g * s;
-    const V rate = fma(x * x, fill<V>(A(3 * kTanhCubic)), fill<V>(A(kTanhLinear)));
+    const Pair<A> x{clamped(g.lo, -kTanhEnd<A>, kTanhEnd<A>),
+                    clamped(g.hi, -kTanhEnd<A>, kTanhEnd<A>)};
+    const Pair<A> s = logistic<T>(Pair<A>{tanh_argument<T>(x.lo), tanh_argument<T>(x.hi)});
+    const Pair<A> value = g * s;
+    const Pair<A> rate = fma(x * x, pair<A>(A(3 * kTanhCubic)), pair<A>(A(kTanhLinear)));
     return {value, fma(value * (one - s), rate, s)};
   } else if constexpr (kActivation == Activation::kSigmoid) {
-    const V s = logistic<T>(g);
+    const Pair<A> s = logistic<T>(g * pair<A>(kUnit<T>));
     return {s, s * (one - s)};
   } else if constexpr (kActivation == Activation::kIdentity) {
     return {g, one};
   } else {
-    const V positive = greater_or_second(fill<V>(0), g);
-    if constexpr (kActivation == Activation::kRelu2)
+    const V zero = fill<V>(0);
+    const Pair<A> positive{greater_or_second(zero, g.lo), greater_or_second(zero, g.hi)};
+    if constexpr (kActivation == Activation::kRelu2) {
       return {positive * positive, positive + positive};
-    return {positive, select(g <= A(0), fill<V>(0), one)};
+    } else {
+      return {positive, {select(g.lo <= zero, zero, one.lo), select(g.hi <= zero, zero, one.hi)}};
+    }
   }
 }
 

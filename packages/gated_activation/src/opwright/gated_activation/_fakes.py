@@ -84,7 +84,7 @@ def gated_activation_packed_forward(
     """Fake of ``opwright::gated_activation_packed_forward``."""
     common.check_options(op, activation, alpha, limit, up_offset)
     common.check_packed(op, input)
-    # Both halves have the same layout, so one stands for both; the odd elements are D also if 2 D is a symbol.
+    # Both halves have the same layout, so one stands for both; its size is D also if 2 D is a symbol.
     half = common.halves(input, interleaved, gate_first=False)[0]
     return torch.add(half, half)
 

@@ -74,9 +74,9 @@ def check_packed(op: str, input: Tensor) -> None:
 
 def halves(input: Tensor, interleaved: bool, gate_first: bool) -> tuple[Tensor, Tensor]:
     """Return views ``(gate, up)`` of a packed input."""
+    width = input.shape[-1] // 2
     if interleaved:
-        first, second = input[..., ::2], input[..., 1::2]
+        first, second = input.unflatten(-1, (width, 2)).unbind(-1)
     else:
-        width = input.shape[-1] // 2
         first, second = input.narrow(-1, 0, width), input.narrow(-1, width, width)
     return (first, second) if gate_first else (second, first)
