@@ -102,7 +102,7 @@ def build_state(state: str) -> None:
 
 
 def dynamic_metadata(settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the dependencies: ``settings["requires"]``, torch pinned to a minor version unless in an sdist."""
+    """Return the dependencies: ``settings["requires"]``, torch pinned to a minor version except in sdists."""
     requires = [str(requirement) for requirement in settings["requires"]]
     if _state == "sdist":
         return {"dependencies": requires}

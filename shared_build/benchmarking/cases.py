@@ -44,8 +44,8 @@ class Case:
         mutates: the contenders write into their arguments, so each gets its own copy.
         in_graph: the operator runs inside a compiled graph: ours is `torch.compile(ours)`.
         compiled: whether `torch.compile(eager)` is a contender.
-        ceiling: what the share of the ceiling refers to: `copy` (one stream in, one out) or `add` (two in, one
-            out).
+        ceiling: what the share of the ceiling refers to: `copy` (one stream in, one out) or `add` (two in,
+            one out).
         rivals: other implementations by name; a `Lazy` that raises ImportError is not installed.
     """
 

@@ -86,7 +86,7 @@ def load_library(package: str, probe: str) -> None:
 
 
 def _built_for(package: str) -> str | None:
-    """Return the torch minor version that a library of the ATen flavour fits; None for the stable flavour."""
+    """Return the torch minor version that a library of the ATen flavour fits; None for a stable one."""
     if importlib.util.find_spec("._built_for", package) is None:
         return None
     return str(importlib.import_module("._built_for", package).TORCH)

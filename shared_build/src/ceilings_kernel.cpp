@@ -69,9 +69,13 @@ void exponentials(float* to, const float* from, int64_t count) {
 }  // namespace
 
 extern const CeilingKernels ceiling_kernels;
-const CeilingKernels ceiling_kernels = {copy_lines<true>, copy_lines<false>, multiply_add_steps,
-                                        exponentials, int64_t{2} * kChains * kLanes<float>,
-                                        add_lines<true>, add_lines<false>};
+const CeilingKernels ceiling_kernels = {copy_lines<true>,
+                                        copy_lines<false>,
+                                        multiply_add_steps,
+                                        exponentials,
+                                        int64_t{2} * kChains * kLanes<float>,
+                                        add_lines<true>,
+                                        add_lines<false>};
 
 }  // namespace OPWRIGHT_ISA
 }  // namespace opwright

@@ -1,10 +1,10 @@
 """Random small language models of transformers whose gated activations the operator replaces.
 
-Each builder returns a model in float32, in eval mode, with weights that bfloat16 can hold exactly, so that the
-bfloat16 copy of a model computes the same function. Weights of the projections before the activation are
-large, so that the activation works on its curved part and gpt-oss's clamps saturate; its experts are all
-routed to, since a flipped choice of experts would hide every other difference. gpt-oss's experts are filled by
-the model's own initialisation, so the models are built through the auto class.
+Each builder returns a model in float32, in eval mode, with weights that bfloat16 can hold exactly, so that
+the bfloat16 copy of a model computes the same function. Weights of the projections before the activation
+are large, so that the activation works on its curved part and gpt-oss's clamps saturate; its experts are
+all routed to, since a flipped choice of experts would hide every other difference. gpt-oss's experts are
+filled by the model's own initialisation, so the models are built through the auto class.
 """
 
 from __future__ import annotations

@@ -268,9 +268,7 @@ def packed_family() -> Family:
 
 
 PACKINGS = [
-    {"layout": layout, "gate_first": first}
-    for first in (True, False)
-    for layout in ("halves", "interleaved")
+    {"layout": layout, "gate_first": first} for first in (True, False) for layout in ("halves", "interleaved")
 ]
 GATED_ACTIVATION_PACKED = Spec(
     name="gated_activation_packed",

@@ -38,7 +38,8 @@ class TestBackwardLeavesItsInputsAlone:
             offloaded = gated_activation(gate, up)
         moved = torch.autograd.grad(offloaded.sum(), (gate, up))
         for a, b, c in zip(expected, found, moved, strict=True):
-            assert torch.equal(a, b) and torch.equal(a, c)
+            assert torch.equal(a, b)
+            assert torch.equal(a, c)
 
 
 def test_gradients_are_not_exchanged() -> None:
@@ -59,7 +60,8 @@ def test_far_arguments_do_not_overflow(gate: float, dtype: torch.dtype, activati
     x = torch.tensor([gate], dtype=dtype).requires_grad_()
     y = gated_activation(x, torch.ones_like(x), activation)
     (slope,) = torch.autograd.grad(y, x)
-    assert y.isfinite().all() and slope.isfinite().all()
+    assert y.isfinite().all()
+    assert slope.isfinite().all()
     if activation != "silu" or abs(gate) > 100:
         expected, limit = (x.detach(), 1.0) if gate > 0 else (torch.zeros_like(x), 0.0)
         torch.testing.assert_close(y.detach(), expected, rtol=1e-6, atol=1e-12)
@@ -89,9 +91,7 @@ class TestSaturatedClamps:
         of_gate, of_up = torch.autograd.grad(y.sum(), (gate, up))
         assert (of_gate != 0).tolist() == [True, True, False, True]
         assert (of_up != 0).tolist() == [True, True, False, False]
-        expected = torch.autograd.grad(
-            reference.gated_activation(gate, up, **GPT_OSS).sum(), (gate, up)
-        )
+        expected = torch.autograd.grad(reference.gated_activation(gate, up, **GPT_OSS).sum(), (gate, up))
         torch.testing.assert_close((of_gate, of_up), expected)
 
     def test_the_lower_side_of_the_gate_is_open(self) -> None:

@@ -77,5 +77,5 @@ def test_liger_uses_tanh_for_its_gelu() -> None:
 
 def test_an_activation_that_is_not_offered_is_named() -> None:
     config = SimpleNamespace(hidden_size=2, intermediate_size=3, hidden_act="mish")
-    with pytest.raises(ValueError, match="expected hidden_act to be one of .*, but got mish"):
+    with pytest.raises(ValueError, match=r"expected hidden_act to be one of .*, but got mish"):
         drop_in.transformers.LlamaMLP(config)

@@ -69,7 +69,9 @@ class TestLayouts:
         assert y.stride() == torch.add(gate, up).stride() == (1, 5)
         assert torch.equal(y, gated_activation(gate.contiguous(), up.contiguous()))
 
-    @pytest.mark.parametrize("shapes", [((4, 1, 7), (3, 1)), ((), (3, 5)), ((1, 7), (6, 7)), ((2, 0), (2, 1))])
+    @pytest.mark.parametrize(
+        "shapes", [((4, 1, 7), (3, 1)), ((), (3, 5)), ((1, 7), (6, 7)), ((2, 0), (2, 1))]
+    )
     def test_broadcasting_and_its_gradients(self, shapes: tuple[tuple[int, ...], ...]) -> None:
         tensors = [torch.randn(s, dtype=torch.float64).requires_grad_() for s in shapes]
         y, expected = (f(*tensors, **GPT_OSS) for f in (gated_activation, reference.gated_activation))

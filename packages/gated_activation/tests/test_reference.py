@@ -66,9 +66,7 @@ class TestRounding:
             (torch.float32, torch.float64, torch.float64),
         ],
     )
-    def test_mixed_dtypes_promote(
-        self, first: torch.dtype, second: torch.dtype, result: torch.dtype
-    ) -> None:
+    def test_mixed_dtypes_promote(self, first: torch.dtype, second: torch.dtype, result: torch.dtype) -> None:
         got = reference.gated_activation(torch.ones(3, dtype=first), torch.ones(3, dtype=second))
         assert got.dtype == result
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "opwright/block.h"
+#include "opwright/simd_interleave.h"
 
 namespace opwright {
 inline namespace OPWRIGHT_ISA {
@@ -50,21 +51,6 @@ void scatter(char* to, const T* from, int64_t stride, int64_t n) {
     store_bits(to + i * stride, read_word<W>(reinterpret_cast<const char*>(from + i)));
 }
 
-template <class V, int... I>
-OPWRIGHT_INLINE V even_lanes(V low, V high, Indices<I...>) {
-  return __builtin_shufflevector(low, high, (2 * I)...);
-}
-template <class V, int... I>
-OPWRIGHT_INLINE V merged_lanes(V a, V b, Indices<I...>) {
-  constexpr int lanes = kLanesOf<V>;
-  return __builtin_shufflevector(a, b, (I % 2 * lanes + I / 2)...);
-}
-template <class V, int... I>
-OPWRIGHT_INLINE V merged_upper_lanes(V a, V b, Indices<I...>) {
-  constexpr int lanes = kLanesOf<V>;
-  return __builtin_shufflevector(a, b, (I % 2 * lanes + lanes / 2 + I / 2)...);
-}
-
 // The widest pack of T's words in one register.
 template <class T>
 using Words = Pack<typename WordOf<sizeof(T)>::type,
@@ -75,13 +61,13 @@ template <class T>
 void separate(T* first, T* second, const char* from, int64_t n) {
   using V = Words<T>;
   constexpr int lanes = kLanesOf<V>;
-  using I = IndicesUpTo<lanes>;
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
     const char* pair = from + 2 * i * int64_t{sizeof(T)};
     const V low = load_pack<V>(pair), high = load_pack<V>(pair + sizeof(V));
-    store_pack(first + i, even_lanes(low, high, I{}));
-    store_pack(second + i, odd_lanes(low, high, I{}));
+    const auto apart = separated(low, high);
+    store_pack(first + i, apart.low);
+    store_pack(second + i, apart.high);
   }
   const char* rest = from + 2 * i * int64_t{sizeof(T)};
   gather(first + i, rest, 2 * sizeof(T), n - i);
@@ -93,13 +79,12 @@ template <class T>
 void merge(char* to, const T* first, const T* second, int64_t n) {
   using V = Words<T>;
   constexpr int lanes = kLanesOf<V>;
-  using I = IndicesUpTo<lanes>;
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
     char* pair = to + 2 * i * int64_t{sizeof(T)};
-    const V a = load_pack<V>(first + i), b = load_pack<V>(second + i);
-    store_pack(pair, merged_lanes(a, b, I{}));
-    store_pack(pair + sizeof(V), merged_upper_lanes(a, b, I{}));
+    const auto together = interleaved(load_pack<V>(first + i), load_pack<V>(second + i));
+    store_pack(pair, together.low);
+    store_pack(pair + sizeof(V), together.high);
   }
   char* rest = to + 2 * i * int64_t{sizeof(T)};
   scatter(rest, first + i, 2 * sizeof(T), n - i);

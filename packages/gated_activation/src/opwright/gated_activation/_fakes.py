@@ -19,9 +19,7 @@ def _check_like(op: str, name: str, tensor: Tensor, like: Tensor) -> None:
     """Check a tensor against the result it belongs to: what it is the gradient of, or what it receives."""
     numbers = all(type(size) is int for size in (*tensor.shape, *like.shape))
     if tensor.dim() != like.dim() or (numbers and tensor.shape != like.shape):
-        raise ValueError(
-            f"{op}: expected {name} of shape {tuple(like.shape)}, but got {tuple(tensor.shape)}"
-        )
+        raise ValueError(f"{op}: expected {name} of shape {tuple(like.shape)}, but got {tuple(tensor.shape)}")
     if tensor.dtype != like.dtype:
         raise ValueError(
             f"{op}: expected {name} of dtype {common.dtype_text(like.dtype)} to hold its result, "

@@ -5,6 +5,7 @@ Elements are independent, so a batch is one more leading dimension and the opera
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,9 +51,7 @@ def _backward(
     return results, tuple(0 if need else None for need in options[-2:])
 
 
-def _packed_forward(
-    info: Any, in_dims: tuple[Any, ...], input: Tensor, *options: Any
-) -> tuple[Any, Any]:
+def _packed_forward(info: Any, in_dims: tuple[Any, ...], input: Tensor, *options: Any) -> tuple[Any, Any]:
     return torch.ops.opwright.gated_activation_packed_forward(input.movedim(in_dims[0], 0), *options), 0
 
 
@@ -66,7 +65,7 @@ def _packed_backward(
 
 def register(library: torch.library.Library) -> None:
     """Register every rule."""
-    rules = {
+    rules: dict[str, Callable[..., tuple[Any, Any]]] = {
         "gated_activation_forward": _forward,
         "gated_activation_backward": _backward,
         "gated_activation_packed_forward": _packed_forward,

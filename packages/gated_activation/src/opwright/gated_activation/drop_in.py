@@ -33,37 +33,89 @@ def _refuse(name: str, **options: Any) -> None:
 
 
 def silu_and_mul(input: Tensor, out: Tensor | None = None, enable_pdl: bool | None = None) -> Tensor:
-    """``flashinfer.silu_and_mul``: ``silu(input[..., :d]) * input[..., d:]``; ``out`` is written and returned."""
+    """``flashinfer.silu_and_mul``: SiLU of the first half times the second half.
+
+    Args:
+        input: ``(..., 2 * d)``.
+        out: ``(..., d)``; where given, it is written and returned.
+        enable_pdl: must not be True: there is no such launch here.
+
+    Returns:
+        ``(..., d)``.
+    """
     _refuse("silu_and_mul", enable_pdl=enable_pdl or None)
     return ops.gated_activation_packed(input, "silu", out=out)
 
 
 def gelu_and_mul(input: Tensor, out: Tensor | None = None, enable_pdl: bool | None = None) -> Tensor:
-    """``flashinfer.gelu_and_mul``: the exact GELU of the first half times the second half."""
+    """``flashinfer.gelu_and_mul``: the exact GELU of the first half times the second half.
+
+    Args:
+        input: ``(..., 2 * d)``.
+        out: ``(..., d)``; where given, it is written and returned.
+        enable_pdl: must not be True: there is no such launch here.
+
+    Returns:
+        ``(..., d)``.
+    """
     _refuse("gelu_and_mul", enable_pdl=enable_pdl or None)
     return ops.gated_activation_packed(input, "gelu", out=out)
 
 
 def gelu_tanh_and_mul(input: Tensor, out: Tensor | None = None, enable_pdl: bool | None = None) -> Tensor:
-    """``flashinfer.gelu_tanh_and_mul``: GELU by tanh of the first half times the second half."""
+    """``flashinfer.gelu_tanh_and_mul``: GELU by tanh of the first half times the second half.
+
+    Args:
+        input: ``(..., 2 * d)``.
+        out: ``(..., d)``; where given, it is written and returned.
+        enable_pdl: must not be True: there is no such launch here.
+
+    Returns:
+        ``(..., d)``.
+    """
     _refuse("gelu_tanh_and_mul", enable_pdl=enable_pdl or None)
     return ops.gated_activation_packed(input, "gelu_tanh", out=out)
 
 
 def swigluoai_and_mul(x: Tensor, alpha: float = 1.702, limit: float = 7.0) -> Tensor:
-    """gpt-oss's form as vLLM names it: interleaved, both branches clamped, ``(up + 1) * g * sigmoid(alpha g)``."""
+    """gpt-oss's form as vLLM names it: ``(up + 1) * g * sigmoid(alpha * g)``, both branches clamped.
+
+    Args:
+        x: ``(..., 2 * d)``, gate and up interleaved.
+        alpha: factor inside the sigmoid.
+        limit: of the gate from above, of the up branch on both sides.
+
+    Returns:
+        ``(..., d)``.
+    """
     return ops.gated_activation_packed(
         x, "silu", layout="interleaved", alpha=alpha, limit=limit, up_offset=1.0
     )
 
 
 def liger_swiglu(a: Tensor, b: Tensor) -> Tensor:
-    """``liger_kernel.transformers.functional.liger_swiglu``: ``silu(a) * b``; arguments are never overwritten."""
+    """``liger_kernel.transformers.functional.liger_swiglu``: ``silu(a) * b``.
+
+    Args:
+        a: the gate.
+        b: the up branch; neither is ever overwritten, as Liger's backward does.
+
+    Returns:
+        A tensor of the same shape.
+    """
     return ops.gated_activation(a, b, "silu")
 
 
 def liger_geglu(a: Tensor, b: Tensor) -> Tensor:
-    """``liger_kernel.transformers.functional.liger_geglu``: GELU **by tanh** of ``a``, times ``b``."""
+    """``liger_kernel.transformers.functional.liger_geglu``: GELU **by tanh** of ``a``, times ``b``.
+
+    Args:
+        a: the gate.
+        b: the up branch; neither is ever overwritten, as Liger's backward does.
+
+    Returns:
+        A tensor of the same shape.
+    """
     return ops.gated_activation(a, b, "gelu_tanh")
 
 

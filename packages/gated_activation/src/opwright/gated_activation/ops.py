@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from . import _fakes
 from . import _reference_common as common
 from . import registration as _registration
 from ._runtime import transforms_active
@@ -73,13 +74,9 @@ def gated_activation(
     if last is None:
         last = common.option(op, "clamp", clamp, common.CLAMPS) == 1
     if out is not None:
-        torch.ops.opwright.gated_activation_out.default(
-            gate, up, out, number, alpha, limit, up_offset, last
-        )
+        torch.ops.opwright.gated_activation_out.default(gate, up, out, number, alpha, limit, up_offset, last)
         return out
-    result: Tensor = _registration.gated_activation_forward(
-        gate, up, number, alpha, limit, up_offset, last
-    )
+    result: Tensor = _registration.gated_activation_forward(gate, up, number, alpha, limit, up_offset, last)
     return result
 
 
@@ -129,9 +126,7 @@ def gated_activation_packed(
     if out is not None:
         common.check_packed(op, input)
         gate, up = common.halves(input, interleaved, gate_first)
-        torch.ops.opwright.gated_activation_out.default(
-            gate, up, out, number, alpha, limit, up_offset, last
-        )
+        torch.ops.opwright.gated_activation_out.default(gate, up, out, number, alpha, limit, up_offset, last)
         return out
     result: Tensor = _registration.gated_activation_packed_forward(
         input, interleaved, gate_first, number, alpha, limit, up_offset, last
@@ -182,7 +177,7 @@ def gated_activation_(
     )
     if _recorded(gate, up):
         # A backward keeps both; one that shares memory with what is written must be a copy, too.
-        _registration._fakes.gated_activation_(gate, up, *options)
+        _fakes.gated_activation_(gate, up, *options)
         apart = up.clone() if _share_memory(gate, up) else up
         gate.copy_(_registration.gated_activation_forward(gate.clone(), apart, *options))
     else:
@@ -224,9 +219,7 @@ def gated_activation_packed_(
     interleaved = common.option(op, "layout", layout, common.LAYOUTS) == 1
     common.check_packed(op, input)
     gate, up = common.halves(input, interleaved, gate_first)
-    return gated_activation_(
-        gate, up, activation, alpha=alpha, limit=limit, up_offset=up_offset, clamp=clamp
-    )
+    return gated_activation_(gate, up, activation, alpha=alpha, limit=limit, up_offset=up_offset, clamp=clamp)
 
 
 def _recorded(gate: Tensor, up: Tensor) -> bool:

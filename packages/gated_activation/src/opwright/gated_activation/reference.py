@@ -4,8 +4,8 @@
 add to it:
 
 - ``silu``: ``g * sigmoid(alpha * g)`` (Ramachandran et al. 2017, arXiv 1710.05941); ``alpha`` 1.702 in gpt-oss;
-- ``gelu``: ``g * Phi(g)`` with the normal distribution function (Hendrycks and Gimpel 2016, arXiv 1606.08415),
-  and ``gelu_tanh``, their approximation by tanh;
+- ``gelu``: ``g * Phi(g)`` with the normal distribution function (Hendrycks and Gimpel 2016, arXiv
+  1606.08415), and ``gelu_tanh``, their approximation by tanh;
 - ``relu``, ``relu2`` (its square, So et al. 2021, arXiv 2109.08668), ``sigmoid``, ``identity``;
 - a ``limit``: with ``clamp="input"`` the gate is clamped from above before the activation, with
   ``clamp="output"`` the activation is; the up branch is clamped on both sides either way. Gradients are zero
@@ -127,9 +127,7 @@ def gated_activation_packed(
     interleaved = common.option(op, "layout", layout, common.LAYOUTS) == 1
     common.check_packed(op, input)
     gate, up = common.halves(input, interleaved, gate_first)
-    return gated_activation(
-        gate, up, activation, alpha=alpha, limit=limit, up_offset=up_offset, clamp=clamp
-    )
+    return gated_activation(gate, up, activation, alpha=alpha, limit=limit, up_offset=up_offset, clamp=clamp)
 
 
 # ---- the same with the arguments of the dispatcher's operators ---------------------------------------------
