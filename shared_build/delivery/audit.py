@@ -11,8 +11,8 @@ wheel-files         only the package's modules, its library and its metadata; RE
 undefined-symbols   only torch's stable C shim as of the floor version, libc, libm, libstdc++ and libgcc; in
                     the ATen flavour: the wheel requires the one minor version of torch it was built for
 needed-libraries    links to those libraries and to libtorch, nothing else
-manylinux           no GLIBC, GLIBCXX or CXXABI newer than manylinux_2_28 (a report, unless the tag claims it or
-                    ``--enforce-manylinux`` asks for it)
+manylinux           no GLIBC, GLIBCXX or CXXABI newer than manylinux_2_28 (a report, unless the tag claims it
+                    or ``--enforce-manylinux`` asks for it)
 memory-protection   no segment both writable and executable, no executable stack
 paths               no RPATH or RUNPATH, no path of the building machine in the library
 isa-objects         no weak or unique symbol and no static initialiser in an object of one instruction set

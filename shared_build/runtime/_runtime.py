@@ -64,7 +64,8 @@ def load_library(package: str, probe: str) -> None:
         raise ImportError(
             f"{package}: expected torch {built_for}, which its compiled library was built for, but got "
             f"{torch.__version__}; build it for this one with: "
-            f"pip install --force-reinstall --no-deps --no-cache-dir --no-binary {distribution} {distribution}"
+            f"pip install --force-reinstall --no-deps --no-cache-dir "
+            f"--no-binary {distribution} {distribution}"
         )
     # A second copy of the library, from another path, would define the same operators again and end the
     # process.

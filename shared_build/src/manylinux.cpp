@@ -14,12 +14,11 @@ extern "C" {
 __attribute__((visibility("hidden"))) char __libc_single_threaded = 0;
 }
 
-#if defined(__GLIBCXX__) && defined(_GLIBCXX_RELEASE) && _GLIBCXX_RELEASE >= 11
-namespace std {
-__attribute__((visibility("hidden"))) void __throw_bad_array_new_length() {
-  throw std::bad_array_new_length();
-}
-}  // namespace std
+#if defined(__linux__) && defined(__GLIBCXX__)
+// By its mangled name, since a declaration of libstdc++ fixes the visibility of the other.
+extern "C" __attribute__((visibility("hidden"), noreturn)) void
+opwright_bad_array_new_length() __asm__("_ZSt28__throw_bad_array_new_lengthv");
+void opwright_bad_array_new_length() { throw std::bad_array_new_length(); }
 #endif
 
 template class std::basic_stringbuf<char>;

@@ -1,4 +1,4 @@
-"""Benchmarks of the gated activations: `cases.py` says what is measured, `bench_gated_activation.py` is for asv."""
+"""Benchmarks of the gated activations: `cases.py` says what is measured, the other module is for asv."""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Errors in units in the last place, over every bfloat16 and every float16 gate there is.
 
 ``up`` is 1, so the product adds no rounding of its own: what is measured is the activation and the one
-rounding of the result. The best possible is 0.5. The bounds are those of docs/assumptions.md and contract.toml.
+rounding of the result. The best possible is 0.5. The bounds are those of the contract and the documents.
 """
 
 from __future__ import annotations

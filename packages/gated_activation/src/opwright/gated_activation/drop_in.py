@@ -1,7 +1,7 @@
 """The names under which other libraries offer gated activations, with their arguments and conventions.
 
-Functions whose conventions agree stand at the top; a class is a namespace for a library whose functions of the
-same name take other arguments. What an option asks for that is not done here raises ``ValueError``.
+Functions whose conventions agree stand at the top; a class is a namespace for a library whose functions of
+the same name take other arguments. What an option asks for that is not done here raises ``ValueError``.
 """
 
 from __future__ import annotations
@@ -150,20 +150,21 @@ class vllm:
         )
 
 
+#: hidden_act of a configuration -> activation here
+_OF_CONFIGURATION = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+    "sigmoid": "sigmoid",
+    "linear": "identity",
+}
+
+
 class transformers:
     """Classes with the constructors and parameters of ``transformers``, and gpt-oss's gate function."""
-
-    #: hidden_act of a configuration -> activation here
-    ACTIVATIONS = {
-        "silu": "silu",
-        "swish": "silu",
-        "gelu": "gelu",
-        "gelu_pytorch_tanh": "gelu_tanh",
-        "relu": "relu",
-        "relu2": "relu2",
-        "sigmoid": "sigmoid",
-        "linear": "identity",
-    }
 
     class LlamaMLP(GatedMLP):
         """The MLP of Llama and all that compute alike: Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi's gated ones.
@@ -175,15 +176,15 @@ class transformers:
 
         def __init__(self, config: Any) -> None:
             name = getattr(config, "hidden_activation", None) or config.hidden_act
-            if name not in transformers.ACTIVATIONS:
+            if name not in _OF_CONFIGURATION:
                 raise ValueError(
-                    f"LlamaMLP: expected hidden_act to be one of {', '.join(transformers.ACTIVATIONS)}, "
+                    f"LlamaMLP: expected hidden_act to be one of {', '.join(_OF_CONFIGURATION)}, "
                     f"but got {name}"
                 )
             super().__init__(
                 config.hidden_size,
                 config.intermediate_size,
-                transformers.ACTIVATIONS[name],
+                _OF_CONFIGURATION[name],
                 bias=bool(getattr(config, "mlp_bias", False)),
             )
             self.config = config

@@ -8,9 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import _fakes
-from . import _reference_common as common
-from . import registration as _registration
+from . import _fakes, _reference_common as common, registration as _registration
 from ._runtime import transforms_active
 
 __all__ = [
@@ -41,8 +39,8 @@ def gated_activation(
     """Compute ``act(gate) * (up + up_offset)``, element by element, in one pass over memory.
 
     Gated linear units of Shazeer 2020, arXiv 2002.05202, section 2: ``silu`` is SwiGLU, ``gelu`` and
-    ``gelu_tanh`` are GeGLU, ``relu`` is ReGLU, ``sigmoid`` is GLU, ``identity`` the bilinear form. Computed in
-    fp32 (fp64 for float64) and rounded once. Differentiable in both arguments to any order; the backward
+    ``gelu_tanh`` are GeGLU, ``relu`` is ReGLU, ``sigmoid`` is GLU, ``identity`` the bilinear form. Computed
+    in fp32 (fp64 for float64) and rounded once. Differentiable in both arguments to any order; the backward
     recomputes from them and nothing else is kept.
 
     Args:

@@ -3,7 +3,7 @@
 ``y = act(gate) * up`` as in gated linear units (Shazeer 2020, arXiv 2002.05202, section 2), with what models
 add to it:
 
-- ``silu``: ``g * sigmoid(alpha * g)`` (Ramachandran et al. 2017, arXiv 1710.05941); ``alpha`` 1.702 in gpt-oss;
+- ``silu``: ``g * sigmoid(alpha * g)`` (Ramachandran et al. 2017, arXiv 1710.05941); alpha 1.702 in gpt-oss;
 - ``gelu``: ``g * Phi(g)`` with the normal distribution function (Hendrycks and Gimpel 2016, arXiv
   1606.08415), and ``gelu_tanh``, their approximation by tanh;
 - ``relu``, ``relu2`` (its square, So et al. 2021, arXiv 2109.08668), ``sigmoid``, ``identity``;
