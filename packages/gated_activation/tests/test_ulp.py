@@ -16,15 +16,15 @@ from shared_build.conformance import ulp
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MAX_ULP = {
-    "bf16": {"silu": 0.56, "gelu": 0.58, "gelu_tanh": 0.56, "sigmoid": 0.56},
-    "fp16": {"silu": 0.53, "gelu": 0.53, "gelu_tanh": 0.53, "sigmoid": 0.53},
+    "bf16": {"silu": 0.52, "gelu": 0.53, "gelu_tanh": 0.52, "sigmoid": 0.52},
+    "fp16": {"silu": 0.51, "gelu": 0.52, "gelu_tanh": 0.51, "sigmoid": 0.51},
 }
 EXACT = ("relu", "relu2", "identity")
 # Of derivatives the absolute error beyond the rounding of the result: near a zero of the derivative units in
 # the last place of the result say nothing.
 SLOPE_ERROR = {"bf16": 2.0**-11, "fp16": 2.0**-15}
 # float32, sampled: every 1021st bit pattern, about 4.2 million.
-MAX_ULP_FP32 = {"silu": 3.0, "gelu": 5.0, "gelu_tanh": 200.0, "sigmoid": 2.0}
+MAX_ULP_FP32 = {"silu": 3.0, "gelu": 6.0, "gelu_tanh": 200.0, "sigmoid": 2.0}
 
 
 def every(dtype: torch.dtype) -> Tensor:
