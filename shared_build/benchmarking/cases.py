@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +44,8 @@ class Case:
         mutates: the contenders write into their arguments, so each gets its own copy.
         in_graph: the operator runs inside a compiled graph: ours is `torch.compile(ours)`.
         compiled: whether `torch.compile(eager)` is a contender.
+        ceiling: what the share of the ceiling refers to: `copy` (one stream in, one out) or `add` (two in,
+            one out).
         rivals: other implementations by name; a `Lazy` that raises ImportError is not installed.
         cuda_shapes: sizes to measure on a CUDA device, the smallest first; `shapes` if there are none.
     """
@@ -61,6 +63,7 @@ class Case:
     mutates: bool = False
     in_graph: bool = False
     compiled: bool = True
+    ceiling: Literal["copy", "add"] = "copy"
     rivals: Mapping[str, Lazy] = field(default_factory=dict)
     cuda_shapes: Sequence[Shape] = ()
 

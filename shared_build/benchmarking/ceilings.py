@@ -21,7 +21,9 @@ Call = Callable[[], Any]
 
 LINE = 64
 COPIES = {"copy:memcpy": 0, "copy:stream": 1, "copy:plain": 2}
+ADDITIONS = {"copy:add-stream": 1, "copy:add-plain": 2}
 TORCH_COPY = "copy:torch"
+TORCH_ADD = "copy:add-torch"
 COPY_PREFIX = "copy:"
 
 
@@ -55,6 +57,7 @@ class Ceilings:
         library = ctypes.CDLL(str(path))
         try:
             self._copy = library.opwright_ceiling_copy
+            self._add = library.opwright_ceiling_add
             self._multiply_add = library.opwright_ceiling_multiply_add
             self._exp = library.opwright_ceiling_exp
         except AttributeError as error:
@@ -62,9 +65,10 @@ class Ceilings:
                 f"{operator}: expected a library with ceilings, but got {path.name} ({error})"
             ) from error
         self._copy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
+        self._add.argtypes = (*(ctypes.c_void_p,) * 3, ctypes.c_int64, ctypes.c_int32)
         self._multiply_add.argtypes = (ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(ctypes.c_double))
         self._exp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        for function in (self._copy, self._multiply_add, self._exp):
+        for function in (self._copy, self._add, self._multiply_add, self._exp):
             function.restype = ctypes.c_int32
 
     def copies(self, bytes_moved: int, dtype: torch.dtype) -> dict[str, Call]:
@@ -91,6 +95,30 @@ class Ceilings:
                     f"{name}: expected a whole copy of {size} bytes, but got a different target"
                 )
             calls[name] = functools.partial(copy, mode)
+        return calls
+
+    def additions(self, bytes_moved: int) -> dict[str, Call]:
+        """Calls that add two tensors into a new one, moving about `bytes_moved` bytes over three streams.
+
+        The ceiling of operators with two inputs and one result, in place of the copies; otherwise as they
+        are. Elements are fp32 whatever the case's dtype: it is bytes that are compared.
+        """
+        size = added_bytes(bytes_moved) // 3
+        count = size // 4
+        first, second = torch.ones(count), torch.full((count,), 0.5)
+
+        def add(mode: int) -> torch.Tensor:
+            target = torch.empty(count)
+            status = self._add(target.data_ptr(), first.data_ptr(), second.data_ptr(), size, mode)
+            if status != 0:
+                raise RuntimeError(f"add: expected a mode of the library, but got {mode}")
+            return target
+
+        calls: dict[str, Call] = {TORCH_ADD: lambda: torch.add(first, second)}
+        for name, mode in ADDITIONS.items():
+            if not bool((add(mode) == 1.5).all()):
+                raise RuntimeError(f"{name}: expected the sum of {size} bytes, but got another target")
+            calls[name] = functools.partial(add, mode)
         return calls
 
     def arithmetic(self, threads: int, seconds: float = 0.4) -> dict[str, float]:
@@ -123,6 +151,11 @@ class Ceilings:
 def copied_bytes(bytes_moved: int) -> int:
     """Bytes that the copies for a case read and write together: whole lines, at least one each way."""
     return 2 * max(LINE, bytes_moved // 2 // LINE * LINE)
+
+
+def added_bytes(bytes_moved: int) -> int:
+    """Bytes that the additions for a case read and write together: whole lines, at least one a stream."""
+    return 3 * max(LINE, bytes_moved // 3 // LINE * LINE)
 
 
 def _rate(work: Callable[[], float], seconds: float) -> float:

@@ -6,7 +6,7 @@ nothing.
 
 Request: `{"operator", "cells": [{"case", "shape", "dtype", "threads": [1, "all"], "contenders": [..]}],
 "memory": [{"case", "shape", "dtype"}], "plan": {"min_rounds", "max_rounds", "seconds"}, "arithmetic": bool}`.
-A contender named `copy` stands for all copies.
+A contender named `copy` stands for all copies, or for all additions where the case says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 
 from . import allocator, machine
 from .cases import load_cases, parse_shape
-from .ceilings import Ceilings, copied_bytes, library_path
+from .ceilings import Ceilings, added_bytes, copied_bytes, library_path
 from .check import Checker, RedCheckError
 from .contenders import Cell, Unavailable
 from .memory import peak_ratio
@@ -88,6 +88,9 @@ def measure_cell(
                 if contender == "copy":
                     if ceilings is None:
                         record["unavailable"]["copy"] = "the operator's library exports no ceilings"
+                    elif cell.case.ceiling == "add":
+                        calls.update(ceilings.additions(record["bytes"]))
+                        record["copied_bytes"] = added_bytes(record["bytes"])
                     else:
                         calls.update(ceilings.copies(record["bytes"], cell.arguments[0].dtype))
                         record["copied_bytes"] = copied_bytes(record["bytes"])

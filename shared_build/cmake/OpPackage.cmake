@@ -6,8 +6,9 @@
 #   op_package(<op> FLAVOUR stable BINDING csrc/bind.cpp CPU_KERNELS csrc/cpu/<op>_kernel.cpp
 #              CUDA_SOURCES csrc/cuda/bind_cuda.cpp csrc/cuda/<op>.cu)
 #
-# and this file owns the flags, the instruction-set levels, torch, and what is installed into the wheel. CUDA_SOURCES may be
-# left out; Cuda.cmake says when they are compiled.
+# and this file owns the flags, the instruction-set levels, torch, and what is installed into the wheel. FLAVOUR stable gives
+# one library for every torch from the floor on, FLAVOUR aten one for the torch it is built with. CUDA_SOURCES may be left
+# out; Cuda.cmake says when they are compiled.
 
 include_guard(GLOBAL)
 include("${CMAKE_CURRENT_LIST_DIR}/Cuda.cmake")
@@ -19,6 +20,7 @@ option(OPWRIGHT_WERROR "Treat warnings in opwright's own sources as errors" OFF)
 
 set(OPWRIGHT_TORCH_FLOOR "0x020b000000000000" CACHE INTERNAL "TORCH_TARGET_VERSION of the stable flavour: torch 2.11")
 get_filename_component(OPWRIGHT_SHARED "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
+include("${CMAKE_CURRENT_LIST_DIR}/Aten.cmake")
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
@@ -118,8 +120,8 @@ function(op_package op)
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "op_package(${op}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
-  if(NOT arg_FLAVOUR STREQUAL "stable")
-    message(FATAL_ERROR "op_package(${op}): expected FLAVOUR stable, but got ${arg_FLAVOUR}")
+  if(NOT arg_FLAVOUR MATCHES "^(stable|aten)$")
+    message(FATAL_ERROR "op_package(${op}): expected FLAVOUR stable or aten, but got ${arg_FLAVOUR}")
   endif()
   _opwright_find_torch()
   set(target opwright_${op})
@@ -132,9 +134,13 @@ function(op_package op)
   _opwright_common_flags(${target})
   _opwright_isa_levels(${target} "${arg_CPU_KERNELS};${OPWRIGHT_SHARED}/src/ceilings_kernel.cpp")
   set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME "_C" SUFFIX ".so")
-  target_compile_definitions(${target} PRIVATE TORCH_TARGET_VERSION=${OPWRIGHT_TORCH_FLOOR})
-  # The C++ runtime before torch, which exports copies of some of its functions without their versions.
-  target_link_libraries(${target} PRIVATE $<$<PLATFORM_ID:Linux>:stdc++> opwright::torch)
+  if(arg_FLAVOUR STREQUAL "aten")
+    _opwright_aten(${target} ${op})
+  else()
+    target_compile_definitions(${target} PRIVATE TORCH_TARGET_VERSION=${OPWRIGHT_TORCH_FLOOR})
+    # The C++ runtime before torch, which exports copies of some of its functions without their versions.
+    target_link_libraries(${target} PRIVATE $<$<PLATFORM_ID:Linux>:stdc++> opwright::torch)
+  endif()
   if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
     target_link_options(${target} PRIVATE $<$<NOT:$<BOOL:${OPWRIGHT_SANITIZE}>>:-Wl,--no-undefined> -Wl,-z,relro,-z,now -Wl,--gc-sections)
     if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT OPWRIGHT_SANITIZE)

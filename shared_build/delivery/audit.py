@@ -5,11 +5,14 @@ a check and exits 1 if one fails. The checks, by the names that ``contract.toml`
 
 ==================  =========================================================================================
 wheel-tag           ``py3-none-<platform>``, the same in the file name and in the metadata, and true of the
-library wheel-files         only the package's modules, its library and its metadata; RECORD lists each with
-the right hash undefined-symbols   only torch's stable C shim as of the floor version, libc, libm, libstdc++
-and libgcc needed-libraries    links to those libraries and to libtorch, nothing else manylinux           no
-GLIBC, GLIBCXX or CXXABI newer than manylinux_2_28 (a report, unless the tag claims it or
-                    ``--enforce-manylinux`` asks for it)
+                    library
+wheel-files         only the package's modules, its library and its metadata; RECORD lists each with the right
+                    hash
+undefined-symbols   only torch's stable C shim as of the floor version, libc, libm, libstdc++ and libgcc; in
+                    the ATen flavour: the wheel requires the one minor version of torch it was built for
+needed-libraries    links to those libraries and to libtorch, nothing else
+manylinux           no GLIBC, GLIBCXX or CXXABI newer than manylinux_2_28 (a report, unless the tag claims it
+                    or ``--enforce-manylinux`` asks for it)
 memory-protection   no segment both writable and executable, no executable stack
 paths               no RPATH or RUNPATH, no path of the building machine in the library
 isa-objects         no weak or unique symbol and no static initialiser in an object of one instruction set
@@ -126,7 +129,9 @@ def audit_wheel(
     return [
         _tag(wheel, contents, libraries),
         _files(contents),
-        each("undefined-symbols", lambda lib: _undefined(lib, floor, flavour), f"all known to torch {floor}"),
+        _one_torch(contents)
+        if flavour == "aten"
+        else each("undefined-symbols", lambda lib: _undefined(lib, floor), f"all known to torch {floor}"),
         each("needed-libraries", _needed, "torch and the system's C and C++ libraries"),
         _manylinux(each("manylinux", lambda lib: _too_new(lib, newest), ""), newest, enforce_manylinux),
         each("memory-protection", _protection, "no writable code, no executable stack"),
@@ -177,9 +182,25 @@ def _files(contents: dict[str, bytes]) -> Finding:
     return _finding("wheel-files", problems, f"{len(contents)} files, all expected, all as recorded")
 
 
-def _undefined(library: elf.Library, floor: str, flavour: str) -> list[str]:
-    if flavour == "aten":
-        return []
+def _one_torch(contents: dict[str, bytes]) -> Finding:
+    """Check that a wheel that may use all of torch's C++ interface requires the one torch it fits."""
+    metadata = next((data for path, data in contents.items() if path.endswith(".dist-info/METADATA")), b"")
+    required = Parser().parsestr(metadata.decode("utf-8")).get_all("Requires-Dist", [])
+    torch = [text for text in required if re.match(r"torch\b", text)]
+    built_for = next((data for path, data in contents.items() if path.endswith("/_built_for.py")), b"")
+    minor = re.search(rb'^TORCH = "(\d+\.\d+)"$', built_for, re.MULTILINE)
+    expected = (
+        f"torch=={minor.group(1).decode()}.*" if minor else "torch==<the minor version in _built_for.py>.*"
+    )
+    problems = (
+        [] if minor and torch == [expected] else [f"expected the requirement {expected}, but got {torch}"]
+    )
+    return _finding(
+        "undefined-symbols", problems, f"those of the one torch that the wheel requires: {expected}"
+    )
+
+
+def _undefined(library: elf.Library, floor: str) -> list[str]:
     shim = stable_shim.allowed(floor)
     strangers = []
     for symbol in library.undefined:

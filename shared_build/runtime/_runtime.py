@@ -5,6 +5,7 @@ The build installs this file into each package, so that packages stand alone.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import threading
@@ -15,7 +16,15 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["DifferentiableOp", "load_library", "once", "refuse_gradients", "transforms_active", "vjp_of"]
+__all__ = [
+    "DifferentiableOp",
+    "NativeOp",
+    "load_library",
+    "once",
+    "refuse_gradients",
+    "transforms_active",
+    "vjp_of",
+]
 
 NAMESPACE = "opwright"
 TORCH_FLOOR = (2, 11)
@@ -51,6 +60,14 @@ def load_library(package: str, probe: str) -> None:
         raise ImportError(
             f"{package}: expected torch {TORCH_FLOOR[0]}.{TORCH_FLOOR[1]} or later, "
             f"but got {torch.__version__}; upgrade it with: pip install --upgrade torch"
+        )
+    built_for = _built_for(package)
+    if built_for is not None and built_for != f"{version[0]}.{version[1]}":
+        raise ImportError(
+            f"{package}: expected torch {built_for}, which its compiled library was built for, but got "
+            f"{torch.__version__}; build it for this one with: "
+            f"pip install --force-reinstall --no-deps --no-cache-dir "
+            f"--no-binary {_distribution(package)} {_distribution(package)}"
         )
     # A second copy of the library, from another path, would define the same operators again and end the
     # process.
@@ -111,6 +128,13 @@ def _refuse_cuda(fragment: torch.library.Library, package: str, lacking: str) ->
         namespace, _, operator = name.partition("::")
         if namespace == NAMESPACE and name not in with_cuda:
             fragment.impl(operator, refusal(re.sub(r"(_forward|_inference)?(_raw)?$", "", operator)), "CUDA")
+
+
+def _built_for(package: str) -> str | None:
+    """Return the torch minor version that a library of the ATen flavour fits; None for a stable one."""
+    if importlib.util.find_spec("._built_for", package) is None:
+        return None
+    return str(importlib.import_module("._built_for", package).TORCH)
 
 
 def once(name: str, register: Callable[[torch.library.Library], None]) -> None:
@@ -254,6 +278,37 @@ class DifferentiableOp:
         if self.for_subclass is not None and type(args[0]) not in _PLAIN:
             self.for_subclass()
         return self.public(self.op(*args))
+
+
+class NativeOp:
+    """A call of an operator whose autograd is in C++, which costs a call without gradients nothing.
+
+    It goes to the reference under a functorch transform or forward-mode AD, which C++ autograd does not
+    support, and to the dispatcher otherwise.
+
+    Args:
+        name: the operator's name in the namespace ``opwright``.
+        reference: the golden implementation with the operator's arguments and result.
+        for_subclass: called before a call with a tensor subclass.
+    """
+
+    def __init__(
+        self, name: str, *, reference: Callable[..., Any], for_subclass: Callable[[], None] | None = None
+    ) -> None:
+        self.reference = reference
+        self.for_subclass = for_subclass
+        self.op = getattr(getattr(torch.ops, NAMESPACE), name).default
+        self.call = self.op._op
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the operator; positional arguments in the order of its schema, the first a tensor."""
+        if _is_compiling():
+            return self.op(*args)
+        if _functorch() or forward_ad._current_level >= 0:
+            return self.reference(*args)
+        if self.for_subclass is not None and type(args[0]) not in _PLAIN:
+            self.for_subclass()
+        return self.call(*args)
 
 
 def _any_batched(args: tuple[Any, ...]) -> bool:

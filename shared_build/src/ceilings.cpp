@@ -57,6 +57,24 @@ int32_t opwright_ceiling_copy(void* to, const void* from, int64_t bytes, int32_t
   });
 }
 
+int32_t opwright_ceiling_add(void* to, const void* a, const void* b, int64_t bytes, int32_t mode) {
+  using namespace opwright;
+  const bool stream = mode == static_cast<int32_t>(CopyMode::kStream);
+  if (bytes < 0 || bytes % kCeilingLine != 0 || !aligned(to) || !aligned(a) || !aligned(b) ||
+      (!stream && mode != static_cast<int32_t>(CopyMode::kPlain)))
+    return 1;
+  return guarded([&] {
+    const CeilingKernels& kernels = ceiling_kernels_for_level();
+    const auto add = stream ? kernels.add_stream : kernels.add_plain;
+    parallel_for(bytes / kCeilingLine, grain_for_bytes(3 * kCeilingLine),
+                 [&](int64_t begin, int64_t end) {
+                   const int64_t offset = begin * kCeilingLine;
+                   add(static_cast<char*>(to) + offset, static_cast<const char*>(a) + offset,
+                       static_cast<const char*>(b) + offset, (end - begin) * kCeilingLine);
+                 });
+  });
+}
+
 int32_t opwright_ceiling_multiply_add(int64_t chains, int64_t steps, double* flops) {
   using namespace opwright;
   if (chains < 0 || steps < 0 || flops == nullptr) return 1;

@@ -24,6 +24,25 @@ void copy_lines(void* to, const void* from, int64_t bytes) {
   if constexpr (kNonTemporal) stream_fence();
 }
 
+template <bool kNonTemporal>
+void add_lines(void* to, const void* a, const void* b, int64_t bytes) {
+  const float* first = static_cast<const float*>(a);
+  const float* second = static_cast<const float*>(b);
+  float* target = static_cast<float*>(to);
+  const int64_t count = bytes / int64_t{sizeof(float)};
+  for_each_block<float>(count, [&](int64_t i, auto block) {
+    __builtin_prefetch(first + i + 1024);
+    __builtin_prefetch(second + i + 1024);
+    const Pair<float> sum = block.load(first + i) + block.load(second + i);
+    if constexpr (kNonTemporal) {
+      block.stream(target + i, sum);
+    } else {
+      block.store(target + i, sum);
+    }
+  });
+  if constexpr (kNonTemporal) stream_fence();
+}
+
 // Chains are independent, and there are more of them than latency times throughput of any processor
 // this runs on; with 16 registers (AVX2) 12 chains leave room for the two factors.
 constexpr int kChains = 12;
@@ -50,8 +69,13 @@ void exponentials(float* to, const float* from, int64_t count) {
 }  // namespace
 
 extern const CeilingKernels ceiling_kernels;
-const CeilingKernels ceiling_kernels = {copy_lines<true>, copy_lines<false>, multiply_add_steps,
-                                        exponentials, int64_t{2} * kChains * kLanes<float>};
+const CeilingKernels ceiling_kernels = {copy_lines<true>,
+                                        copy_lines<false>,
+                                        multiply_add_steps,
+                                        exponentials,
+                                        int64_t{2} * kChains * kLanes<float>,
+                                        add_lines<true>,
+                                        add_lines<false>};
 
 }  // namespace OPWRIGHT_ISA
 }  // namespace opwright

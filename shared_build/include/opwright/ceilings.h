@@ -29,6 +29,9 @@ struct CeilingKernels {
   // to[i] = exp(from[i]) for `count` floats.
   void (*exponential)(float* to, const float* from, int64_t count);
   int64_t flops_per_step;
+  // to = a + b as floats, `bytes` bytes each: two streams in, one out. As for the copies.
+  void (*add_stream)(void* to, const void* a, const void* b, int64_t bytes);
+  void (*add_plain)(void* to, const void* a, const void* b, int64_t bytes);
 };
 
 namespace {
@@ -41,6 +44,11 @@ constexpr int64_t kCeilingLine = 64;  // bytes
 // thread pool.
 OPWRIGHT_CEILING int32_t opwright_ceiling_copy(void* to, const void* from, int64_t bytes,
                                                int32_t mode);
+
+// Adds `bytes` bytes of floats to as many: the least an operator with two inputs and one result
+// moves. `mode` is kStream or kPlain; sizes and pointers as for the copies.
+OPWRIGHT_CEILING int32_t opwright_ceiling_add(void* to, const void* a, const void* b, int64_t bytes,
+                                              int32_t mode);
 
 // Runs `chains` ranges of `steps` multiply-add steps over the thread pool; *flops is how many
 // operations that were.

@@ -110,6 +110,34 @@ def test_the_copies_of_a_case_move_its_bytes_in_whole_lines(
         call()
 
 
+def test_the_additions_of_a_case_move_its_bytes_over_three_streams(measured: ceilings.Ceilings) -> None:
+    calls = measured.additions(1000)
+    assert set(calls) == {"copy:add-torch", "copy:add-stream", "copy:add-plain"}
+    assert ceilings.added_bytes(1000) == 960
+    for call in calls.values():
+        assert bool((call() == 1.5).all())
+
+
+def test_an_addition_that_does_not_add_is_refused(
+    measured: ceilings.Ceilings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured, "_add", lambda *arguments: 0)
+    monkeypatch.setattr(torch, "empty", torch.zeros)
+    with pytest.raises(RuntimeError, match=r"copy:add-stream: expected the sum of 320 bytes"):
+        measured.additions(1000)
+
+
+def test_what_is_not_a_whole_number_of_aligned_lines_is_not_added(library: Path) -> None:
+    add = ctypes.CDLL(str(library)).opwright_ceiling_add
+    block = torch.zeros(512, dtype=torch.uint8)
+    start, at = block.data_ptr(), ctypes.c_void_p
+    assert add(at(start), at(start + 128), at(start + 192), ctypes.c_int64(64), 1) == 0
+    assert add(at(start), at(start + 128), at(start + 192), ctypes.c_int64(60), 1) == 1
+    assert add(at(start), at(start + 132), at(start + 192), ctypes.c_int64(64), 1) == 1
+    assert add(at(start), at(start + 128), at(start + 196), ctypes.c_int64(64), 2) == 1
+    assert add(at(start), at(start + 128), at(start + 192), ctypes.c_int64(64), 0) == 1
+
+
 def test_rates_are_measured_and_exp_is_checked_first(measured: ceilings.Ceilings) -> None:
     rates = measured.arithmetic(threads=1, seconds=0.05)
     # Anything slower than this is no vector code, anything faster is no work.
@@ -136,4 +164,5 @@ def test_a_missing_library_or_one_without_ceilings_is_named(monkeypatch: pytest.
 
 def test_memory_counted_is_at_least_a_line_each_way() -> None:
     assert ceilings.copied_bytes(0) == 128
+    assert ceilings.added_bytes(0) == 192
     assert ceilings.copied_bytes(1 << 20) == 1 << 20

@@ -265,11 +265,12 @@ def pack(folder: Path, name: str, version: str, tag: str, files: dict[str, bytes
     return path
 
 
-def wheel_metadata(name: str, version: str, tag: str) -> dict[str, bytes]:
+def wheel_metadata(name: str, version: str, tag: str, requires: tuple[str, ...] = ()) -> dict[str, bytes]:
     """Return the two metadata files of a wheel."""
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     wheel = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: {tag}\n"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {text}\n" for text in requires)
     return {f"{info}/METADATA": metadata.encode(), f"{info}/WHEEL": wheel.encode()}
 
 

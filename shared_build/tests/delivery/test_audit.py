@@ -59,12 +59,14 @@ def compile_library(folder, source, *flags):
     return library.read_bytes()
 
 
-def make_wheel(folder, library=None, tag=TAG, *, told=None, name="opwright-demo", **more):
+def make_wheel(folder, library=None, tag=TAG, *, told=None, name="opwright-demo", requires=(), **more):
     files = {"opwright/demo/__init__.py": b"", "opwright/demo/py.typed": b""}
     if library is not None:
         files["opwright/demo/_C.so"] = library
-    files |= {path.replace("__", "/"): data for path, data in more.items()}
-    return demo.pack(folder, name, "0.1.0", tag, {**files, **demo.wheel_metadata(name, "0.1.0", told or tag)})
+    files |= {path if "/" in path else path.replace("__", "/"): data for path, data in more.items()}
+    return demo.pack(
+        folder, name, "0.1.0", tag, {**files, **demo.wheel_metadata(name, "0.1.0", told or tag, requires)}
+    )
 
 
 def findings(wheel, **options):
@@ -121,7 +123,9 @@ def test_the_floor_decides_what_is_known(tmp_path):
 
 def test_the_aten_flavour_may_use_any_symbol_of_its_torch(tmp_path):
     source = f"namespace at {{ void detach(); }}\n{EXPORT}void run() {{ at::detach(); }}"
-    wheel = make_wheel(tmp_path, compile_library(tmp_path, source))
+    built_for = {"opwright/demo/_built_for.py": b'TORCH = "2.13"\n'}
+    library = compile_library(tmp_path, source)
+    wheel = make_wheel(tmp_path, library, requires=("torch==2.13.*", "numpy"), **built_for)
     assert findings(wheel, flavour="aten")["undefined-symbols"].status == "ok"
 
 
@@ -144,6 +148,23 @@ extern "C" __attribute__((visibility("default"))) void run() {{}}
 def test_paths_in_device_code(tmp_path, text, status):
     library = compile_library(tmp_path, DEVICE.format(text))
     assert findings(make_wheel(tmp_path, library))["paths"].status == status
+
+
+@pytest.mark.parametrize(
+    "requires", [(), ("torch>=2.11",), ("torch==2.12.*",), ("torch==2.13.*", "torch>=2")]
+)
+def test_the_aten_flavour_must_require_the_torch_it_was_built_for(good, tmp_path, requires):
+    wheel = make_wheel(
+        tmp_path, good, requires=requires, **{"opwright/demo/_built_for.py": b'TORCH = "2.13"\n'}
+    )
+    found = findings(wheel, flavour="aten")["undefined-symbols"]
+    assert found.status == "fails"
+    assert f"expected the requirement torch==2.13.*, but got {list(requires)}" in found.detail
+
+
+def test_the_aten_flavour_must_say_which_torch_it_was_built_for(good, tmp_path):
+    found = findings(make_wheel(tmp_path, good, requires=("torch==2.13.*",)), flavour="aten")
+    assert found["undefined-symbols"].status == "fails"
 
 
 BAD_LIBRARIES = {
