@@ -242,7 +242,7 @@ class TableRows {
         sections_(of_sections ? 3 : 1),
         batch_(batch_of(places, q)),
         rows_(explicit_rows(places) ? sections_ * batch_ * q.tokens : 0) {
-    if (!rows_.data()) {
+    if (!explicit_rows(places)) {
       // Rows follow one another from `offset` on.
       if (q.tokens > 0) check_row(places.offset);
       if (q.tokens > 0) check_row(places.offset + q.tokens - 1);

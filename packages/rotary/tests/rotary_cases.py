@@ -88,8 +88,14 @@ GRAD = [
         "grad-deinterleave", "grad", batch=1, tokens=2, heads=1, k_heads=1, columns=6, table=(3, 1, 2, 3),
         table_grad=True, deinterleave=True, sections=(1, 1, 1),
     ),
-    make("grad-q-alone", "grad", batch=2, tokens=2, heads=1, k_heads=None, columns=4, table=(9, 4), offsets=(3, 1)),
 ]  # fmt: skip
+ALONE = [
+    make("alone", "core", k_heads=None, table=(5, 16), interleaved=True),
+    make("alone-grad", "grad", tokens=2, heads=1, k_heads=None, columns=4, table=(9, 4), offsets=(3, 1)),
+    make("alone-no-batch", batch=None, k_heads=None, trailing=True, rotary_dim=8, seq_dim=2),
+    make("alone-parallel", "parallel", batch=3, tokens=200, heads=5, k_heads=None, columns=64),
+    make("alone-one-head", batch=1, tokens=33, heads=1, k_heads=None, columns=70, deinterleave=True),
+]
 PLACES = [
     make("no-batch", batch=None, tokens=5),
     make("no-batch-heads-first", batch=None, tokens=5, seq_dim=2, interleaved=True),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from rotary_cases import CASES, ERRORS, FAMILY, TENSORS
+from rotary_cases import ALONE, CASES, ERRORS, FAMILY, TENSORS
 
 import opwright.rotary as package
 from opwright.rotary import reference
@@ -60,6 +60,7 @@ def calls(t: Mapping[str, Tensor | None], o: Mapping[str, Any]) -> list[Call]:
     args = arguments(t, o)
     plain = tuple(map(detached, args))
     outputs = ops.apply_rotary_forward_raw(*plain)
+    # Upstream gradients as leaves, where the inputs are.
     ups = tuple(None if out is None else torch.ones_like(out) for out in outputs)
     if t["q"].requires_grad:
         ups = tuple(None if up is None else up.requires_grad_() for up in ups)
@@ -111,6 +112,21 @@ APPLY_ROTARY = Spec(
 )
 
 
+# One tensor goes the same way as two; what differs is the missing second result.
+APPLY_ROTARY_ALONE = Spec(
+    name="apply_rotary_alone",
+    op=package.apply_rotary,
+    direct=direct,
+    reference=reference.apply_rotary,
+    cases=ALONE,
+    dispatch=calls,
+    bytes_saved=kept_bytes,
+    vmap_dims=({"q": 0}, {"q": 2}, {"q": 1, "cos": 0, "sin": 0}),
+    batch={"q": 0},
+    batch_outputs=(0,),
+)
+
+
 def in_place(**given: Any) -> Any:
     return package.apply_rotary(**given, inplace=True)
 
@@ -118,10 +134,6 @@ def in_place(**given: Any) -> Any:
 def in_place_direct(**given: Any) -> Any:
     ops.apply_rotary_(*arguments(*split(given)))
     return given_results(given["q"], given.get("k"))
-
-
-def mutates_both(args: Mapping[str, Arg | None]) -> bool:
-    return args.get("k") is not None
 
 
 IN_PLACE_ERRORS = [
@@ -142,9 +154,9 @@ APPLY_ROTARY_ = Spec(
     mutates=BOTH,
     outputs=BOTH,
     direct_differentiable=False,
-    cases=[case for case in CASES if mutates_both(case.args)],
+    cases=CASES,
     dispatch=lambda t, o: [Call(ops.apply_rotary_.default, arguments(t, o))],
-    errors=[*(case for case in ERRORS if mutates_both(case.args)), *IN_PLACE_ERRORS],
+    errors=[*ERRORS, *IN_PLACE_ERRORS],
     family=FAMILY,
     batch=Q_AND_K,
     batch_outputs=(0, 0),
@@ -155,7 +167,7 @@ HEADS, FEW = Arg((2, 5, 3, 8)), Arg((2, 5, 1, 8))
 PACKAGE = Package(
     module="opwright.rotary",
     origin=__file__,
-    specs=(APPLY_ROTARY, APPLY_ROTARY_),
+    specs=(APPLY_ROTARY, APPLY_ROTARY_ALONE, APPLY_ROTARY_),
     kernel_level=package.kernel_level,
     modules=(
         ModuleCase("RotaryEmbedding", package.RotaryEmbedding, {"rotary_dim": 8}, (HEADS, FEW)),

@@ -27,6 +27,9 @@ inline Extent extent(const Tensor& tensor) {
 // smaller ones.
 inline bool without_overlap(const Tensor& tensor) {
   const Shape size = sizes(tensor), stride = strides(tensor);
+  for (int64_t d = 0; d < size.ndim; ++d) {
+    if (size[d] == 0) return true;
+  }
   int64_t done = 0, reach = 0;
   bool taken[kMaxDims] = {};
   while (done < size.ndim) {

@@ -18,6 +18,13 @@ _NAMESPACE = "opwright"
 Rule = Callable[..., tuple[Any, Any]]
 
 
+def _item(arg: Any, dim: Any, index: int, batch_size: int) -> Any:
+    """An element of the batch of an argument that has one, or the argument."""
+    if not isinstance(arg, Tensor) or dim is None:
+        return arg
+    return arg.select(dim, index) if batch_size else arg.sum(dim).to(arg.dtype)
+
+
 def _each(
     op: Callable[..., Any], batch_size: int, in_dims: tuple[Any, ...], args: tuple[Any, ...]
 ) -> tuple[Any, Any]:
@@ -25,11 +32,7 @@ def _each(
     results = []
     # An empty batch is given one element, whose results are dropped again.
     for index in range(max(batch_size, 1)):
-        chosen = [
-            arg if dim is None else arg.select(dim, index) if batch_size else arg.sum(dim).to(arg.dtype)
-            for arg, dim in zip(args, in_dims, strict=True)
-        ]
-        results.append(op(*chosen))
+        results.append(op(*(_item(arg, dim, index, batch_size) for arg, dim in zip(args, in_dims, strict=True))))
     columns = list(zip(*results, strict=True))
     outputs = tuple(None if column[0] is None else torch.stack(column)[:batch_size] for column in columns)
     return outputs, tuple(None if output is None else 0 for output in outputs)
