@@ -159,7 +159,9 @@ def _read(lazy: Lazy) -> Lazy:
 
 def _transformers(model: str) -> Lazy:
     """The function of a model file of transformers."""
-    return lambda: importlib.import_module(f"transformers.models.{model}.modeling_{model}").apply_rotary_pos_emb
+    return lambda: (
+        importlib.import_module(f"transformers.models.{model}.modeling_{model}").apply_rotary_pos_emb
+    )
 
 
 # ---- bytes -------------------------------------------------------------------------------------------------

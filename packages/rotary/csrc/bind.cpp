@@ -1,9 +1,9 @@
 // Schemas, argument checks and allocation of apply_rotary, and the calls into its kernel.
 //
 // apply_rotary_forward rotates, apply_rotary_backward rotates back; each is the other's derivative,
-// and since they are linear in q and k nothing of these is kept. Every differentiable operator X has
-// a twin X_raw with the same kernel and no autograd, which costs a caller that needs no gradient
-// nothing. Autograd, fakes and the rest are registered from Python (registration.py).
+// and since they are linear in q and k nothing of these is kept. Every differentiable operator X
+// has a twin X_raw with the same kernel and no autograd, which costs a caller that needs no
+// gradient nothing. Autograd, fakes and the rest are registered from Python (registration.py).
 #include <tuple>
 #include <vector>
 
@@ -165,8 +165,7 @@ bool is_index(const Tensor& tensor) {
 
 void check_index(const char* op, const Tensor& tensor, const char* argument) {
   check(
-      is_index(tensor), op,
-      [&] { return std::string(argument) + " of dtype int32 or int64"; },
+      is_index(tensor), op, [&] { return std::string(argument) + " of dtype int32 or int64"; },
       [&] { return dtype_name(dtype_code(tensor)); });
   check_cpu(tensor, op, argument);
 }
@@ -195,9 +194,8 @@ bool check_places(const char* op, const Places& places, const Sizes& q, bool sec
   }
   if (places.cu_seqlens) {
     check_index(op, *places.cu_seqlens, "cu_seqlens");
-    check(
-        places.cu_seqlens->dim() == 1 && places.cu_seqlens->numel() > 0, op,
-        "cu_seqlens of shape (sequences + 1,)", [&] { return text(sizes(*places.cu_seqlens)); });
+    check(places.cu_seqlens->dim() == 1 && places.cu_seqlens->numel() > 0, op,
+          "cu_seqlens of shape (sequences + 1,)", [&] { return text(sizes(*places.cu_seqlens)); });
     check(q.batch == 1, op, "a batch of 1 with cu_seqlens", [&] { return text(q.batch); });
   }
   if (places.offsets) {
@@ -301,8 +299,7 @@ class TableRows {
   void from_sequences(const Places& places, const Sizes& q) {
     const Indices bound(*places.cu_seqlens);
     const int64_t sequences = places.cu_seqlens->numel() - 1;
-    check(
-        bound[0] == 0, op_, "cu_seqlens to start with 0", [&] { return text(bound[0]); });
+    check(bound[0] == 0, op_, "cu_seqlens to start with 0", [&] { return text(bound[0]); });
     for (int64_t i = 0; i < sequences; ++i) {
       check(
           bound[i] <= bound[i + 1] && bound[i + 1] <= q.tokens, op_,
@@ -332,8 +329,8 @@ RotaryTable table_of(const Tensor& tensor, DType type, bool sections, int64_t fi
   table.column = stride[-1];
   if (size.ndim > 2 && size[-3] > 1) table.batch = stride[-3];
   if (sections && size.ndim == 4) table.section = stride[0];
-  table.data =
-      static_cast<const char*>(tensor.const_data_ptr()) + first_row * table.row * element_size(type);
+  table.data = static_cast<const char*>(tensor.const_data_ptr()) +
+               first_row * table.row * element_size(type);
   return table;
 }
 
@@ -387,9 +384,8 @@ void rotate(const char* op, const Tensor& q, const OptionalTensor& k, const Tens
   if (k) set(p.tensors[1], *k, *k_out);
   const int64_t heads = p.tensors[0].heads + p.tensors[1].heads;
   // In place the lines that are written are at hand already.
-  p.stream_stores =
-      p.tensors[0].input != p.tensors[0].output &&
-      beyond_caches(p.batch * p.tokens * heads * p.columns * element_size(p.type));
+  p.stream_stores = p.tensors[0].input != p.tensors[0].output &&
+                    beyond_caches(p.batch * p.tokens * heads * p.columns * element_size(p.type));
   if (heads > 0) kernels().rotate(p);
 }
 
@@ -407,10 +403,10 @@ Outputs rotated(const char* op, const Tensor& q, const OptionalTensor& k, const 
 }
 
 // The arguments that all operators share.
-#define OPWRIGHT_ARGUMENTS                                                                        \
-  const Tensor &q, const OptionalTensor &k, const Tensor &cos, const Tensor &sin,                 \
-      const OptionalTensor &positions, const OptionalTensor &cu_seqlens,                          \
-      const OptionalTensor &offsets, int64_t offset, int64_t seq_dim, bool interleaved,           \
+#define OPWRIGHT_ARGUMENTS                                                                       \
+  const Tensor &q, const OptionalTensor &k, const Tensor &cos, const Tensor &sin,                \
+      const OptionalTensor &positions, const OptionalTensor &cu_seqlens,                         \
+      const OptionalTensor &offsets, int64_t offset, int64_t seq_dim, bool interleaved,          \
       bool deinterleave, int64_t rotary_dim, bool trailing, const std::vector<int64_t>&sections, \
       int64_t section_layout
 
@@ -470,10 +466,10 @@ int64_t rotary_kernel_level() { return static_cast<int64_t>(current_level()); }
 }  // namespace
 }  // namespace opwright
 
-#define OPWRIGHT_SCHEMA(q, k, result)                                                        \
-  "(Tensor" q " q, Tensor" k                                                                 \
-  "? k, Tensor cos, Tensor sin, Tensor? positions, Tensor? cu_seqlens, Tensor? offsets, "    \
-  "SymInt offset, int seq_dim, bool interleaved, bool deinterleave, int rotary_dim, "        \
+#define OPWRIGHT_SCHEMA(q, k, result)                                                     \
+  "(Tensor" q " q, Tensor" k                                                              \
+  "? k, Tensor cos, Tensor sin, Tensor? positions, Tensor? cu_seqlens, Tensor? offsets, " \
+  "SymInt offset, int seq_dim, bool interleaved, bool deinterleave, int rotary_dim, "     \
   "bool trailing, int[] sections, int section_layout) -> " result
 
 // Each schema twice: with autograd (from Python) and raw.

@@ -178,13 +178,17 @@ SIZES = [
         rotary_dim=32,
         deinterleave=True,
     ),
-    make("one-token-parallel", "parallel", batch=300, tokens=1, heads=5, k_heads=1, columns=64, table=(2, 32)),
+    make(
+        "one-token-parallel", "parallel", batch=300, tokens=1, heads=5, k_heads=1, columns=64, table=(2, 32)
+    ),
 ]
 TABLES = [
     make("table-float32", table=(4, 8), table_dtype=torch.float32, dtypes=HALVES),
     make("table-float32-columns", table=(4, 16), table_dtype=torch.float32, dtypes=HALVES, interleaved=True),
     make("table-bfloat16", table_dtype=torch.bfloat16, dtypes=(torch.float32, torch.float16)),
-    make("table-float16", table_dtype=torch.float16, dtypes=(torch.float32, torch.bfloat16), interleaved=True),
+    make(
+        "table-float16", table_dtype=torch.float16, dtypes=(torch.float32, torch.bfloat16), interleaved=True
+    ),
 ]
 WIDTHS = [
     make(
@@ -284,7 +288,8 @@ ERRORS = [
         **_tables(3, 2, 5, 4),
     ),
     _refused("sections-two", "sections to be 3", options={"sections": (2, 2)}, **_tables(3, 2, 5, 4)),
-    _refused("sections-negative", "sections to be 3", options={"sections": (-1, 4, 1)}, **_tables(3, 2, 5, 4)),
+    _refused("sections-negative", "sections to be 3", options={"sections": (-1, 4, 1)},
+             **_tables(3, 2, 5, 4)),
     _refused(
         "sections-plain-table",
         r"cos of shape \(3, 2 or 1, rows, 4 or 8\), but got \(5, 4\)",

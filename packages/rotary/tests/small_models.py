@@ -1,7 +1,7 @@
 """Random small models of transformers that rotate their queries and keys.
 
-Each builder returns a model in float32, in eval mode, with weights that bfloat16 can hold exactly, so that the
-bfloat16 copy of a model computes the same function. Rotated dimensions are a part of the head in GPT-J,
+Each builder returns a model in float32, in eval mode, with weights that bfloat16 can hold exactly, so that
+the bfloat16 copy of a model computes the same function. Rotated dimensions are a part of the head in GPT-J,
 GPT-NeoX and Qwen3-Next. Experts are all routed to: a flipped choice of experts would hide every other
 difference.
 """

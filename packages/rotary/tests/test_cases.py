@@ -1,7 +1,7 @@
-"""Faults that users of other implementations reported; each test names the report.
+"""Faults reported against other implementations, each as the values that would show it here.
 
-RO12 and RO3's large tensors need a GPU or more memory than a test may take: here their offset arithmetic is
-exercised through strides beyond 2**31 elements, and sizes that a grid's axis cannot hold.
+Tensors of more than 2**31 elements take more memory than a test may: their offset arithmetic is exercised
+through strides of that size.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def table(length: int, rotary_dim: int, base: float = 10000.0) -> tuple[Tensor, 
 
 
 class TestOffsetsBeyond32Bits:
-    """RO3, Dao-AILab/flash-attention#1195: offsets over 2**31."""
+    """Offsets of more than 2**31 elements."""
 
     @pytest.mark.parametrize("options", PAIRINGS)
     def test_packed_projection_whose_batch_is_far_apart(self, options):
-        """The last batch element of a packed qkv lies 2**31 elements behind the first; two pages are touched."""
+        """The last batch element of a packed qkv lies 2**31 elements behind the first."""
         step = 2**31 + 16
         buffer = machine.reserve(step + 4096, torch.bfloat16)
         qkv = buffer.as_strided((2, 4, 3, 2, 72), (step, 432, 144, 72, 1))
@@ -51,7 +51,7 @@ class TestOffsetsBeyond32Bits:
 
 
 class TestPartial:
-    """RO5, pie-project/pie PR#603, apple/coreai-models#66, vllm PR#43199: head_dim where rotary_dim is meant."""
+    """head_dim where rotary_dim is meant: in the exponent of the frequencies, and in the distance of a pair."""
 
     @pytest.mark.parametrize("interleaved", [False, True])
     @pytest.mark.parametrize("trailing", [False, True])
@@ -104,7 +104,7 @@ class TestPartial:
 
 
 class TestHeads:
-    """RO7, sgl-project/sglang#20559: k indexed with q's heads, one stride for q and k."""
+    """k indexed with q's heads, and one stride for q and k."""
 
     @pytest.mark.parametrize("options", PAIRINGS)
     def test_different_strides_of_q_and_k(self, options):
@@ -130,7 +130,7 @@ class TestHeads:
 
 
 class TestTablesOfAModule:
-    """RO8, Dao-AILab/flash-attention PR#299: a table made under inference mode; other devices and dtypes."""
+    """A table made under inference mode, and kept for other devices, dtypes and lengths."""
 
     def test_inference_first_then_training(self):
         rotary = RotaryEmbedding(8)
@@ -155,7 +155,12 @@ class TestTablesOfAModule:
 
     def test_longer_sequences_and_other_dtypes(self):
         rotary = RotaryEmbedding(8)
-        for length, dtype in ((5, torch.float32), (9, torch.float32), (9, torch.float64), (4, torch.bfloat16)):
+        for length, dtype in (
+            (5, torch.float32),
+            (9, torch.float32),
+            (9, torch.float64),
+            (4, torch.bfloat16),
+        ):
             x = draw(1, length, 2, 8, dtype=dtype)
             cos, sin = table(length, 8)
             compute = torch.float64 if dtype == torch.float64 else torch.float32
@@ -174,7 +179,7 @@ class TestTablesOfAModule:
 
 
 class TestInputsAreKept:
-    """RO9, unslothai/unsloth#5001, lucidrains/rotary-embedding-torch PR#31: overwritten, or not, by layout."""
+    """Inputs overwritten where they are contiguous, and copied where not."""
 
     @pytest.mark.parametrize("options", PAIRINGS)
     @pytest.mark.parametrize("transposed", [False, True])
@@ -209,7 +214,7 @@ class TestInputsAreKept:
 
 
 class TestBackward:
-    """RO10, Dao-AILab/flash-attention PR#569, NVIDIA/apex PR#1750, huggingface/candle PR#3612."""
+    """A backward without the pairing or the sign of the forward."""
 
     @pytest.mark.parametrize("pairing", PAIRINGS)
     @pytest.mark.parametrize("rotary_dim", [4, 6])
@@ -251,7 +256,7 @@ class TestBackward:
 
 
 class TestLongAxes:
-    """RO12, Comfy-Org/comfy-kitchen#169: an axis beyond 65535."""
+    """An axis of more than 65535."""
 
     @pytest.mark.parametrize(
         "shape", [(1, 65535, 1, 4), (1, 65536, 1, 4), (1, 131072, 1, 4), (65536, 1, 1, 4), (1, 1, 65536, 4)]
@@ -265,7 +270,7 @@ class TestLongAxes:
 
 
 class TestModulesTravel:
-    """RO15, lucidrains/x-transformers#52: local closures stored on the module."""
+    """Local closures stored on the module."""
 
     @pytest.mark.parametrize("used", [False, True])
     def test_pickle_save_and_copy(self, used):

@@ -1,4 +1,4 @@
-"""The names of other libraries, each against its convention written out in plain PyTorch or against itself."""
+"""The names of other libraries, each against its convention written out in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class TestTransformers:
     @pytest.mark.parametrize("unsqueeze_dim", [1, 2])
     @pytest.mark.parametrize("family", ["llama", "gpt_neox", "qwen3_next"])
     def test_like_the_models_own(self, family, unsqueeze_dim):
-        theirs = importlib.import_module(f"transformers.models.{family}.modeling_{family}").apply_rotary_pos_emb
+        theirs = importlib.import_module(
+            f"transformers.models.{family}.modeling_{family}"
+        ).apply_rotary_pos_emb
         columns = 16 if family == "llama" else 24
         q, k = draw(2, 4, 7, columns), draw(2, 2, 7, columns, seed=1)
         if unsqueeze_dim == 2:
@@ -62,7 +64,8 @@ class TestTransformers:
             (drop_in.transformers_gptj.apply_rotary_pos_emb, gptj),
         ):
             named = [
-                [(p.name, p.default) for p in inspect.signature(f).parameters.values()] for f in (ours, theirs)
+                [(p.name, p.default) for p in inspect.signature(f).parameters.values()]
+                for f in (ours, theirs)
             ]
             assert named[0] == named[1]
 
@@ -230,7 +233,8 @@ class TestServers:
             torch.testing.assert_close(ours, expected)
         assert torch.equal(query, before)
         assert (
-            rope.apply_rope_with_cos_sin_cache_inplace(positions, query, key, self.HEAD, cache, is_neox) is None
+            rope.apply_rope_with_cos_sin_cache_inplace(positions, query, key, self.HEAD, cache, is_neox)
+            is None
         )
         torch.testing.assert_close(query, wanted[0])
         torch.testing.assert_close(key, wanted[1])
@@ -259,7 +263,9 @@ def test_every_name_runs_the_operator(monkeypatch):
     drop_in.transformers.apply_rotary_pos_emb_interleave(q, q, cos, sin)
     drop_in.transformers_gptj.apply_rotary_pos_emb(draw(1, 5, 2, 8), sin[..., :4], cos[..., :4])
     drop_in.liger.liger_rotary_pos_emb(q, q, cos, sin)
-    drop_in.liger.liger_multimodal_rotary_pos_emb(q, q, cos.expand(3, 1, 5, 8), sin.expand(3, 1, 5, 8), [2, 1, 1])
+    drop_in.liger.liger_multimodal_rotary_pos_emb(
+        q, q, cos.expand(3, 1, 5, 8), sin.expand(3, 1, 5, 8), [2, 1, 1]
+    )
     drop_in.flash_attn.apply_rotary_emb(draw(1, 5, 2, 8), cos[0, :, :4], sin[0, :, :4])
     drop_in.vllm.rotary_embedding(positions, flat, None, 8, cache, True)
     drop_in.flashinfer.apply_rope_with_cos_sin_cache(positions, flat, flat, 8, cache)

@@ -53,7 +53,9 @@ def test_places():
     options = {"cos": cos, "sin": sin}
     places = torch.tensor([[3, 0, 19, 2, 2], [1, 2, 3, 4, 5]])
     torch.testing.assert_close(rotary(x, positions=places), apply_rotary(x, positions=places, **options))
-    torch.testing.assert_close(rotary(x, positions=places[0]), apply_rotary(x, positions=places[0], **options))
+    torch.testing.assert_close(
+        rotary(x, positions=places[0]), apply_rotary(x, positions=places[0], **options)
+    )
     starts = torch.tensor([3, 11])
     torch.testing.assert_close(rotary(x, offsets=starts), apply_rotary(x, offsets=starts, **options))
     torch.testing.assert_close(rotary(x, offsets=7), apply_rotary(x, offsets=7, **options))

@@ -153,9 +153,7 @@ class TestPlaces:
         packed = batch.reshape(1, 8, 3, 12)
         bounds = torch.tensor([0, 3, 3, 8])
         self.check(packed, [[0, 1, 2, 0, 1, 2, 3, 4]], cu_seqlens=bounds)
-        self.check(
-            packed, [[2, 3, 4, 9, 10, 11, 12, 13]], cu_seqlens=bounds, offsets=torch.tensor([2, 5, 9])
-        )
+        self.check(packed, [[2, 3, 4, 9, 10, 11, 12, 13]], cu_seqlens=bounds, offsets=torch.tensor([2, 5, 9]))
         got = self.call(packed, cu_seqlens=torch.tensor([0, 3, 6]))
         torch.testing.assert_close(got[:, :6], self.expected(packed[:, :6], [[0, 1, 2, 0, 1, 2]]))
         assert torch.equal(got[:, 6:], packed[:, 6:])

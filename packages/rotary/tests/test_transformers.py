@@ -202,9 +202,7 @@ def test_sections(family, layout, columns):
         for ours, theirs in zip((*got, *grads), (*expected, *wanted), strict=True):
             assert distance(ours, theirs) <= 1e-6
     wrong = "interleaved" if layout == "blocked" else "blocked"
-    other = apply_rotary(
-        q, k, cos=angle.cos(), sin=angle.sin(), **options | {"section_layout": wrong}
-    )
+    other = apply_rotary(q, k, cos=angle.cos(), sin=angle.sin(), **options | {"section_layout": wrong})
     assert distance(other[0], expected[0]) > 1e-2
 
 

@@ -1,5 +1,6 @@
-// The kernel calls whose instructions are counted: every loop over a row, the dtypes models use, one
-// number of pairs that ends in a tail, both table widths, and layouts whose columns are not adjacent.
+// The kernel calls whose instructions are counted: every loop over a row, the dtypes models use,
+// one number of pairs that ends in a tail, both table widths, and layouts whose columns are not
+// adjacent.
 #include <utility>
 
 #include "counted.h"

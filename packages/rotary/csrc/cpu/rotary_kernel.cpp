@@ -5,11 +5,11 @@
 // put in the order of the columns, into scratch of at most kTileBytes, which stays in the first
 // cache while every head of the tile is rotated by them. So the table is read once for all heads,
 // whatever its type and layout, and what is left is to read and write each row once: 2 * D elements
-// moved for 3 * R FLOPs, far below what memory allows. Within a tile the loop that walks the smaller
-// stride of the result is innermost, so that what is written is contiguous for as long as it can be.
-// It jumps from head to head after a few rows, too often for the processor to foresee what is read
-// next, so the row of the next head (or token) is prefetched while one is rotated: measured three
-// times as fast for (batch, heads, tokens, columns), where heads lie 1 MiB apart.
+// moved for 3 * R FLOPs, far below what memory allows. Within a tile the loop that walks the
+// smaller stride of the result is innermost, so that what is written is contiguous for as long as
+// it can be. It jumps from head to head after a few rows, too often for the processor to foresee
+// what is read next, so the row of the next head (or token) is prefetched while one is rotated:
+// measured three times as fast for (batch, heads, tokens, columns), where heads lie 1 MiB apart.
 //
 // Rows are independent. Threads share out (batch, tile, head) units, so one token with many heads,
 // many tokens with one head and anything between go parallel alike, and the result does not depend
@@ -138,8 +138,8 @@ bool gathered_angles(const Rotary& p, int64_t batch, int64_t token, A* cos, A* s
 
 template <Order kOrder, class A, class U>
 void fill_angles(const Rotary& p, int64_t batch, int64_t first, int64_t count, Angles<A>& angles) {
-  const bool dense = p.cos.column == 1 && p.sin.column == 1 &&
-                     p.section_layout == SectionLayout::kNone;
+  const bool dense =
+      p.cos.column == 1 && p.sin.column == 1 && p.section_layout == SectionLayout::kNone;
   angles.same = true;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t token = first + i, row = table_row(p, 0, batch, token);

@@ -135,9 +135,7 @@ def _check_k(op: str, k: Tensor, q: Tensor, seq_dim: int) -> None:
         for dim in range(q.dim()):
             if dim != head_dim(q, seq_dim):
                 fits = fits & (k.shape[dim] == q.shape[dim])
-    require(
-        fits, op, lambda: f"k of q's shape {tuple(q.shape)} but for the heads, but got {tuple(k.shape)}"
-    )
+    require(fits, op, lambda: f"k of q's shape {tuple(q.shape)} but for the heads, but got {tuple(k.shape)}")
 
 
 def _check_sections(op: str, size: Sizes, sections: Sequence[int], section_layout: int) -> None:
@@ -178,9 +176,7 @@ def _check_tables(op: str, cos: Tensor, sin: Tensor, q: Tensor) -> None:
 
 def _check_index(op: str, name: str, tensor: Tensor) -> None:
     if tensor.dtype not in _INDEX:
-        raise ValueError(
-            f"{op}: expected {name} of dtype int32 or int64, but got {dtype_name(tensor.dtype)}"
-        )
+        raise ValueError(f"{op}: expected {name} of dtype int32 or int64, but got {dtype_name(tensor.dtype)}")
 
 
 def _check_positions(op: str, size: Sizes, positions: Tensor | None, sections: bool) -> bool:

@@ -104,6 +104,4 @@ def register(library: torch.library.Library) -> None:
     for name, fake in fakes.items():
         for suffix in ("", "_raw"):
             torch.library.register_fake(f"{_NAMESPACE}::{name}{suffix}", fake, lib=library)
-    torch.library.register_fake(
-        f"{_NAMESPACE}::apply_rotary_check", lambda q, k, cos, sin: None, lib=library
-    )
+    torch.library.register_fake(f"{_NAMESPACE}::apply_rotary_check", lambda q, k, cos, sin: None, lib=library)

@@ -32,7 +32,9 @@ def _each(
     results = []
     # An empty batch is given one element, whose results are dropped again.
     for index in range(max(batch_size, 1)):
-        results.append(op(*(_item(arg, dim, index, batch_size) for arg, dim in zip(args, in_dims, strict=True))))
+        results.append(
+            op(*(_item(arg, dim, index, batch_size) for arg, dim in zip(args, in_dims, strict=True)))
+        )
     columns = list(zip(*results, strict=True))
     outputs = tuple(None if column[0] is None else torch.stack(column)[:batch_size] for column in columns)
     return outputs, tuple(None if output is None else 0 for output in outputs)
@@ -63,7 +65,7 @@ def _rule(op: Callable[..., Any]) -> Rule:
         moved = [
             None if x is None else _front(x, dim, times) for x, dim in zip((q, k), in_dims[:2], strict=True)
         ]
-        with_batch = moved[0].dim() == 5
+        with_batch = q.dim() - (in_dims[0] is not None) == 4
         flat = [
             x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) if x is not None and with_batch else x
             for x in moved
@@ -72,7 +74,7 @@ def _rule(op: Callable[..., Any]) -> Rule:
             offsets = offsets.repeat(times)
         outputs = op(*flat, cos, sin, _repeated(positions, -2, times), None, offsets, *options)
         results = tuple(
-            None if out is None else out.view(x.shape) for out, x in zip(outputs, moved, strict=True)
+            None if x is None else out.view(x.shape) for out, x in zip(outputs, moved, strict=True)
         )
         return results, tuple(None if result is None else 0 for result in results)
 

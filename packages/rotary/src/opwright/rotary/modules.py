@@ -125,12 +125,7 @@ class RotaryEmbedding(nn.Module):
         if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
             return self.tables(length, device=device, dtype=dtype)
         kept = self._tables
-        if (
-            kept is None
-            or kept[0].device != device
-            or kept[0].dtype != dtype
-            or kept[0].shape[0] < length
-        ):
+        if kept is None or kept[0].device != device or kept[0].dtype != dtype or kept[0].shape[0] < length:
             # Also under inference mode, the tables are tensors that a later backward can save.
             with torch.inference_mode(False), torch.no_grad():
                 kept = self.tables(length, device=device, dtype=dtype)
@@ -146,7 +141,6 @@ class RotaryEmbedding(nn.Module):
         parts = [str(self.rotary_dim), f"base={self.base:g}"]
         if self.seq_dim != 1:
             parts.append(f"seq_dim={self.seq_dim}")
-        for name in ("interleaved", "deinterleave", "trailing", "inplace"):
-            if getattr(self, name):
-                parts.append(f"{name}=True")
+        flags = ("interleaved", "deinterleave", "trailing", "inplace")
+        parts += [f"{name}=True" for name in flags if getattr(self, name)]
         return ", ".join(parts)

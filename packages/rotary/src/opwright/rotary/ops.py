@@ -92,8 +92,8 @@ def apply_rotary(
             projection.
         k: the same with any number of heads, of ``q``'s dtype; or None.
         cos: the table of cosines. ``(L, W)`` with a row for each position, or ``(B, L, W)`` with tables of
-            each batch element (or one, for ``B = 1``), where ``W`` is ``rotary_dim / 2`` for a value a pair or
-            ``rotary_dim`` for a value a column of the result. With ``sections`` it is ``(3, B, L, W)``.
+            each batch element (or one, for ``B = 1``), where ``W`` is ``rotary_dim / 2`` for a value a pair
+            or ``rotary_dim`` for a value a column of the result. With ``sections`` it is ``(3, B, L, W)``.
             bfloat16, float16 or float32, or float64 where ``q`` is; any strides.
         sin: the table of sines, of ``cos``'s shape and dtype.
         positions: rows of the table, ``(S,)`` or ``(B, S)``, int32 or int64; with ``sections`` and tables
@@ -138,7 +138,7 @@ def apply_rotary(
             f"but got {section_layout}"
         )
     call = _registration.apply_rotary_in_place if inplace else _registration.apply_rotary_forward
-    results: tuple[Tensor, Tensor] = call(
+    q_out, k_out = call(
         q,
         k,
         cos,
@@ -155,7 +155,7 @@ def apply_rotary(
         sections or (),
         layout,
     )
-    return results[0] if k is None else results
+    return q_out if k_out is None else (q_out, k_out)
 
 
 def kernel_level() -> str:

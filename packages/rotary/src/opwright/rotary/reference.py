@@ -22,6 +22,7 @@ the incoming gradient, computed in ``C`` and rounded once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -110,7 +111,28 @@ def apply_rotary_forward(
     sections: Sequence[int],
     section_layout: int,
 ) -> tuple[Tensor, Tensor | None]:
-    """``opwright::apply_rotary_forward``: the same with the operator's arguments."""
+    """``opwright::apply_rotary_forward``: the same with the operator's arguments.
+
+    Args:
+        q: as for :func:`apply_rotary`, and so for the other arguments unless it is said.
+        k: likewise.
+        cos: likewise.
+        sin: likewise.
+        positions: likewise.
+        cu_seqlens: likewise.
+        offsets: likewise, or None.
+        offset: a number that is added to each position.
+        seq_dim: likewise.
+        interleaved: likewise.
+        deinterleave: likewise.
+        rotary_dim: likewise; -1 for all columns.
+        trailing: likewise.
+        sections: likewise; empty for none.
+        section_layout: 0 for ``"blocked"``, 1 for ``"interleaved"``.
+
+    Returns:
+        The results for ``q`` and ``k``, the latter None where ``k`` is.
+    """
     size = check(
         "apply_rotary", q, k, cos, sin, positions, cu_seqlens, offsets, offset, seq_dim, rotary_dim,
         sections, section_layout,
@@ -143,7 +165,28 @@ def apply_rotary_backward(
     sections: Sequence[int],
     section_layout: int,
 ) -> tuple[Tensor, Tensor | None]:
-    """``opwright::apply_rotary_backward``: the transposed map, for gradients of the forward's results."""
+    """``opwright::apply_rotary_backward``: the transposed map, for gradients of the forward's results.
+
+    Args:
+        q: a gradient, of the shape of the forward's ``q``; the other arguments are the forward's.
+        k: a gradient of the shape of ``k``, or None.
+        cos: likewise.
+        sin: likewise.
+        positions: likewise.
+        cu_seqlens: likewise.
+        offsets: likewise, or None.
+        offset: a number that is added to each position.
+        seq_dim: likewise.
+        interleaved: likewise.
+        deinterleave: likewise.
+        rotary_dim: likewise; -1 for all columns.
+        trailing: likewise.
+        sections: likewise; empty for none.
+        section_layout: 0 for ``"blocked"``, 1 for ``"interleaved"``.
+
+    Returns:
+        The results for ``q`` and ``k``, the latter None where ``k`` is.
+    """
     op = "apply_rotary_backward"
     size = check(
         op, q, k, cos, sin, positions, cu_seqlens, offsets, offset, seq_dim, rotary_dim, sections,
@@ -277,7 +320,7 @@ def _check_sequences(op: str, bounds: Tensor, tokens: int) -> None:
     if bounds[0] != 0:
         raise ValueError(f"{op}: expected cu_seqlens to start with 0, but got {int(bounds[0])}")
     values = bounds.tolist()
-    for before, after in zip(values, values[1:], strict=False):
+    for before, after in pairwise(values):
         if after < before or after > tokens:
             raise ValueError(
                 f"{op}: expected cu_seqlens to ascend to at most {tokens}, but got {after} after {before}"

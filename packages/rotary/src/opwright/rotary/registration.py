@@ -91,7 +91,7 @@ apply_rotary_forward = DifferentiableOp(
     backward=_gradient(lambda: apply_rotary_backward, reference.apply_rotary_forward),
     for_subclass=_register_sharding,
 )
-apply_rotary_backward = DifferentiableOp(
+apply_rotary_backward: DifferentiableOp = DifferentiableOp(
     "apply_rotary_backward",
     reference=reference.apply_rotary_backward,
     save=_save,
@@ -99,7 +99,7 @@ apply_rotary_backward = DifferentiableOp(
     in_backward=True,
 )
 # The forward operator where it is a derivative, and may be given gradients in batches.
-_forward_of_gradients = DifferentiableOp(
+_forward_of_gradients: DifferentiableOp = DifferentiableOp(
     "apply_rotary_forward",
     reference=reference.apply_rotary_forward,
     save=_save,
