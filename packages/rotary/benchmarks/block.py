@@ -1,4 +1,4 @@
-"""A small attention layer, with the rotation as transformers writes it or with the operator: what is profiled.
+"""A small attention layer, with its rotation written out or by the operator: the graph that is profiled.
 
 Both variants have the same parameters and compute the same function.
 """

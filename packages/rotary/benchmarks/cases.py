@@ -70,7 +70,7 @@ def dense(shape: Shape, dtype: torch.dtype, generator: torch.Generator) -> Input
 
 
 def projected(shape: Shape, dtype: torch.dtype, generator: torch.Generator) -> Inputs:
-    """Views of a fused projection `(batch, seq_len, q heads + k heads + v heads, head_dim)`, as in a model."""
+    """Views of a fused projection `(batch, seq_len, heads of q, k and v, head_dim)`, as in a model."""
     batch, heads, tokens, columns = shape
     few = heads // GROUP
     fused = _normal((batch, tokens, heads + 2 * few, columns), dtype, generator)

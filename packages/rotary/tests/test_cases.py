@@ -51,7 +51,7 @@ class TestOffsetsBeyond32Bits:
 
 
 class TestPartial:
-    """head_dim where rotary_dim is meant: in the exponent of the frequencies, and in the distance of a pair."""
+    """head_dim for rotary_dim, in the exponent of the frequencies and in the distance of a pair."""
 
     @pytest.mark.parametrize("interleaved", [False, True])
     @pytest.mark.parametrize("trailing", [False, True])

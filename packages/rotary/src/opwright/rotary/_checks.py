@@ -141,7 +141,8 @@ def _check_k(op: str, k: Tensor, q: Tensor, seq_dim: int) -> None:
 def _check_sections(op: str, size: Sizes, sections: Sequence[int], section_layout: int) -> None:
     if section_layout not in (0, 1):
         raise ValueError(
-            f"{op}: expected section_layout to be one of {', '.join(SECTION_LAYOUTS)}, but got {section_layout}"
+            f"{op}: expected section_layout to be one of {', '.join(SECTION_LAYOUTS)}, "
+            f"but got {section_layout}"
         )
     if sections:
         good = len(sections) == 3 and min(sections) >= 0

@@ -29,12 +29,11 @@ def _each(
     op: Callable[..., Any], batch_size: int, in_dims: tuple[Any, ...], args: tuple[Any, ...]
 ) -> tuple[Any, Any]:
     """Call ``op`` for each element of the batch and stack the results."""
-    results = []
     # An empty batch is given one element, whose results are dropped again.
-    for index in range(max(batch_size, 1)):
-        results.append(
-            op(*(_item(arg, dim, index, batch_size) for arg, dim in zip(args, in_dims, strict=True)))
-        )
+    results = [
+        op(*(_item(arg, dim, index, batch_size) for arg, dim in zip(args, in_dims, strict=True)))
+        for index in range(max(batch_size, 1))
+    ]
     columns = list(zip(*results, strict=True))
     outputs = tuple(None if column[0] is None else torch.stack(column)[:batch_size] for column in columns)
     return outputs, tuple(None if output is None else 0 for output in outputs)

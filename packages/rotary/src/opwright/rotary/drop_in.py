@@ -1,8 +1,8 @@
 """The names and arguments that users know from other libraries, one namespace a library.
 
 ``from opwright.rotary.drop_in import transformers`` and then ``transformers.apply_rotary_pos_emb(...)``:
-names that several libraries use for different things do not hide one another. Each follows the convention of its
-library: argument order, defaults, what is written in place and dtype of the results. An option that this
+names that several libraries use for different things do not hide one another. Each follows the convention of
+its library: argument order, defaults, what is written in place and dtype of the results. An option that this
 operator does not have raises ValueError; none is ignored silently. Tensors may be of any layout that the
 operator accepts, also where the library itself wants contiguous tensors on a GPU.
 """
