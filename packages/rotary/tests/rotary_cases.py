@@ -66,7 +66,8 @@ def make(
         "sin": tables,
     }
     if positions is not None:
-        args["positions"] = Arg(positions, below(table[-2]), index)
+        # In the lower half of the table, so that twice a position is one, too.
+        args["positions"] = Arg(positions, below((table[-2] + 1) // 2), index)
     if cu_seqlens is not None:
         args["cu_seqlens"] = Arg((len(cu_seqlens),), fixed(*cu_seqlens), index)
     if offsets is not None:
