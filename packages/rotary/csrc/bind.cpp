@@ -35,8 +35,13 @@ struct Options {
   bool interleaved, deinterleave;
   int64_t rotary_dim;  // -1 for all columns
   bool trailing;
+  // Empty, or a single 0, for none: an exported program has no way to store an empty list.
   const std::vector<int64_t>& sections;
   int64_t section_layout;
+
+  bool with_sections() const {
+    return !sections.empty() && !(sections.size() == 1 && sections[0] == 0);
+  }
 };
 
 // ---- checks -------------------------------------------------------------------------------------
@@ -98,7 +103,7 @@ void check_sections(const char* op, int64_t rotary, const Options& options) {
         "section_layout to be one of blocked, interleaved",
         [&] { return text(options.section_layout); });
   const std::vector<int64_t>& sections = options.sections;
-  if (sections.empty()) return;
+  if (!options.with_sections()) return;
   int64_t sum = 0;
   bool good = sections.size() == 3;
   for (const int64_t pairs : sections) {
@@ -346,7 +351,7 @@ void rotate(const char* op, const Tensor& q, const OptionalTensor& k, const Tens
   p.rotary = check_rotary_dim(op, size.columns, options);
   check_sections(op, p.rotary, options);
   p.table_type = check_tables(op, cos, sin, p.type);
-  const bool sections = !options.sections.empty();
+  const bool sections = options.with_sections();
   const bool of_sections = check_places(op, places, size, sections);
   check_table_shape(op, cos, size, p.rotary, sections, of_sections);
   const TableRows rows(op, places, size, sizes(cos)[-2], of_sections);
@@ -366,7 +371,7 @@ void rotate(const char* op, const Tensor& q, const OptionalTensor& k, const Tens
   p.inverse = inverse;
   p.section_layout =
       sections ? static_cast<SectionLayout>(options.section_layout) : SectionLayout::kNone;
-  for (size_t i = 0; i < options.sections.size(); ++i) p.sections[i] = options.sections[i];
+  for (size_t i = 0; sections && i < 3; ++i) p.sections[i] = options.sections[i];
   const int64_t first_row = rows.data() ? 0 : places.offset;
   p.cos = table_of(cos, p.table_type, sections, first_row);
   p.sin = table_of(sin, p.table_type, sections, first_row);

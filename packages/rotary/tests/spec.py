@@ -37,7 +37,7 @@ def arguments(t: Mapping[str, Tensor | None], o: Mapping[str, Any]) -> tuple[Any
         o.get("deinterleave", False),
         -1 if rotary_dim is None else rotary_dim,
         o.get("trailing", False),
-        list(o.get("sections", ())),
+        list(o.get("sections", (0,))),
         SECTION_LAYOUT[o.get("section_layout", "blocked")],
     )
 

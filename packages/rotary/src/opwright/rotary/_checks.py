@@ -38,6 +38,11 @@ def require(condition: bool, op: str, message: Callable[[], str]) -> None:
     torch._check_value(condition, lambda: f"{op}: expected {message()}")
 
 
+def given_sections(sections: Sequence[int]) -> Sequence[int]:
+    """The sections of an operator's argument, in which a single 0 stands for none."""
+    return () if len(sections) == 1 and sections[0] == 0 else sections
+
+
 def token_dim(q: Tensor, seq_dim: int) -> int:
     """The dimension of tokens, which an input without a batch dimension has one earlier."""
     return q.dim() - 4 + seq_dim
@@ -87,6 +92,7 @@ def check(
         ValueError: for the first argument that is not as described.
         IndexError: where rows that follow one another reach beyond the table.
     """
+    sections = given_sections(sections)
     _check_q(op, q, seq_dim)
     tokens, columns = q.shape[token_dim(q, seq_dim)], q.shape[-1]
     batch = q.shape[0] if q.dim() == 4 else 1

@@ -16,6 +16,8 @@ from . import registration as _registration
 __all__ = ["apply_rotary", "kernel_level"]
 
 _SECTION_LAYOUT = {"blocked": 0, "interleaved": 1}
+# An exported program has no way to store an empty list.
+_NO_SECTIONS = (0,)
 _LEVELS = ("default", "avx2", "avx512", "neon")
 
 
@@ -152,7 +154,7 @@ def apply_rotary(
         deinterleave,
         -1 if rotary_dim is None else rotary_dim,
         trailing,
-        sections or (),
+        sections or _NO_SECTIONS,
         layout,
     )
     return q_out if k_out is None else (q_out, k_out)

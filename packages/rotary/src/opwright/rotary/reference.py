@@ -27,7 +27,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ._checks import SECTION_LAYOUTS, Sizes, check, compute_dtype, head_dim, token_dim
+from ._checks import SECTION_LAYOUTS, Sizes, check, compute_dtype, given_sections, head_dim, token_dim
 
 __all__ = ["apply_rotary", "apply_rotary_backward", "apply_rotary_forward", "merge_sections"]
 
@@ -127,12 +127,13 @@ def apply_rotary_forward(
         deinterleave: likewise.
         rotary_dim: likewise; -1 for all columns.
         trailing: likewise.
-        sections: likewise; empty for none.
+        sections: likewise; empty, or a single 0, for none.
         section_layout: 0 for ``"blocked"``, 1 for ``"interleaved"``.
 
     Returns:
         The results for ``q`` and ``k``, the latter None where ``k`` is.
     """
+    sections = given_sections(sections)
     size = check(
         "apply_rotary", q, k, cos, sin, positions, cu_seqlens, offsets, offset, seq_dim, rotary_dim,
         sections, section_layout,
@@ -181,13 +182,14 @@ def apply_rotary_backward(
         deinterleave: likewise.
         rotary_dim: likewise; -1 for all columns.
         trailing: likewise.
-        sections: likewise; empty for none.
+        sections: likewise; empty, or a single 0, for none.
         section_layout: 0 for ``"blocked"``, 1 for ``"interleaved"``.
 
     Returns:
         The results for ``q`` and ``k``, the latter None where ``k`` is.
     """
     op = "apply_rotary_backward"
+    sections = given_sections(sections)
     size = check(
         op, q, k, cos, sin, positions, cu_seqlens, offsets, offset, seq_dim, rotary_dim, sections,
         section_layout,
