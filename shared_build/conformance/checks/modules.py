@@ -83,6 +83,8 @@ def _meta(run: Run, case: ModuleCase, module: torch.nn.Module, expected: Outputs
     filled = empty.to_empty(device="cpu")
     filled.load_state_dict(module.state_dict())
     run.same("built on meta, then filled", _call(filled, case), expected)
+    if not list(module.parameters()):
+        return  # a module without parameters has neither a device nor a dtype of its own
     skipped = torch.nn.utils.skip_init(case.factory, **case.kwargs)
     skipped.load_state_dict(module.state_dict())
     run.same("skip_init", _call(skipped, case), expected)
@@ -111,16 +113,17 @@ def _parametrized(run: Run, case: ModuleCase, module: torch.nn.Module) -> None:
 
 @check("modules_compiled", module_variants, whole_package=True, marks=("compile",))
 def modules_compiled(run: Run) -> None:
-    """A compiled module gives eager's values and parameter gradients in one graph."""
+    """A compiled module gives eager's values and gradients, of inputs and parameters, in one graph."""
     case: ModuleCase = run.extra["module"]
     module = _make(case)
     torch._dynamo.reset()
     results = []
     for f in (module, torch.compile(module, fullgraph=True, backend="aot_eager")):
         module.zero_grad()
-        outputs = as_tuple(f(*_inputs(case)))
+        inputs = [tensor.requires_grad_() for tensor in _inputs(case)]
+        outputs = as_tuple(f(*inputs))
         sum((o * torch.arange(o.numel()).reshape(o.shape)).sum() for o in outputs).backward()
-        grads = tuple(p.grad.clone() for p in module.parameters())
+        grads = tuple(leaf.grad.clone() for leaf in (*inputs, *module.parameters()))
         results.append((*(o.detach() for o in outputs), *grads))
     torch._dynamo.reset()
     run.same("compiled", results[1], results[0])

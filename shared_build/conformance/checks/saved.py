@@ -62,6 +62,11 @@ def saved_edit(run: Run) -> None:
             )
 
 
+def _poison(tensor: torch.Tensor) -> torch.Tensor:
+    """NaN in place of a saved tensor; integers, which would only point elsewhere, stay."""
+    return torch.full_like(tensor, torch.nan) if tensor.is_floating_point() else tensor.clone()
+
+
 @check("saved_hooks", routed)
 def saved_hooks(run: Run) -> None:
     """saved_tensors_hooks see every saved tensor: clones and save_on_cpu work, the bytes are as claimed."""
@@ -87,7 +92,7 @@ def saved_hooks(run: Run) -> None:
         outputs = run.call(tensors, route=route)
     _equal(run, "under save_on_cpu", _backward(run, tensors, outputs), expected)
     poisoned = run.inputs(grad=wanted)
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: torch.full_like(t, torch.nan), lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(_poison, lambda t: t):
         outputs = run.call(poisoned, route=route)
     found = _backward(run, poisoned, outputs)
     run.require(
