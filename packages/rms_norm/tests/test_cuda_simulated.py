@@ -553,9 +553,9 @@ def moved_by_design() -> dict[str, tuple[float, float]]:
 
 
 class TestBytesMoved:
-    """What the kernels ask memory for is what the document says, within 5%. The weight comes from the caches."""
+    """The kernels ask memory for what the document says, within 5%; the weight comes from the caches."""
 
-    ROWS, COLUMNS = 32, 2048
+    ROWS, COLUMNS = 64, 2048
 
     def operations(self, cuda: Simulated, dtype: torch.dtype):
         x, other, dy, dres = (randn(self.ROWS, self.COLUMNS, dtype=dtype, seed=s) for s in range(4))
