@@ -18,10 +18,6 @@ namespace opwright {
 inline namespace OPWRIGHT_ISA {
 namespace {
 
-// Memory is asked for this far ahead where results are streamed: the hardware's own prefetching
-// ends with each page, and three streams wear it out.
-constexpr int64_t kBytesAhead = 2048;
-
 template <class A, class T>
 OPWRIGHT_INLINE void prefetch_ahead(const T* from) {
   prefetch_block<A>(from + kBytesAhead / int64_t{sizeof(T)});
@@ -96,7 +92,7 @@ OPWRIGHT_INLINE Gradients<A> gradients(Pair<A> grad, Pair<A> gate, Pair<A> up,
 // ---- one contiguous row -------------------------------------------------------------------------
 
 template <class T>
-using ForwardRow = void (*)(const GatedActivation&, T*, const T*, const T*, int64_t, bool);
+using ForwardRow = void (*)(const GatedActivation&, T*, const T*, const T*, int64_t, bool, bool);
 template <class T>
 using BackwardRow = void (*)(const GatedActivation&, T*, T*, const T*, const T*, const T*, int64_t,
                              bool);
@@ -107,8 +103,8 @@ OPWRIGHT_INLINE void copy_some(T* to, const T* from, int64_t n) {
 }
 
 template <class T, Activation kActivation, bool kClamped>
-void forward_row(const GatedActivation& p, T* y, const T* gate, const T* up, int64_t n,
-                 bool stream) {
+void forward_row(const GatedActivation& p, T* y, const T* gate, const T* up, int64_t n, bool stream,
+                 bool ahead) {
   using A = accumulate_t<T>;
   const Scalars<T> s(p);
   const FullBlock<A> block;
@@ -128,8 +124,10 @@ void forward_row(const GatedActivation& p, T* y, const T* gate, const T* up, int
     if (i >= head) {
       if (stream) {
         for (; i + kBlock<A> <= n; i += kBlock<A>) {
-          prefetch_ahead<A>(gate + i);
-          prefetch_ahead<A>(up + i);
+          if (ahead) {
+            prefetch_ahead<A>(gate + i);
+            prefetch_ahead<A>(up + i);
+          }
           one(y + i, gate + i, up + i, true);
         }
       } else {
@@ -235,7 +233,7 @@ void forward_block(const GatedActivation& p, const Block2d& b, ForwardRow<T> row
     const char* up = b.data[2] + outer * b.strides[5];
     if (dense) {
       row(p, reinterpret_cast<T*>(y), reinterpret_cast<const T*>(gate),
-          reinterpret_cast<const T*>(up), b.inner, p.stream_stores);
+          reinterpret_cast<const T*>(up), b.inner, p.stream_stores, true);
       continue;
     }
     alignas(64) T x[kChunk], w[kChunk], result[kChunk];
@@ -245,9 +243,9 @@ void forward_block(const GatedActivation& p, const Block2d& b, ForwardRow<T> row
           inputs(x, w, gate + i * gate_stride, gate_stride, up + i * up_stride, up_stride, n);
       char* to = y + i * y_stride;
       if (y_stride == size) {
-        row(p, reinterpret_cast<T*>(to), in.gate, in.up, n, p.stream_stores);
+        row(p, reinterpret_cast<T*>(to), in.gate, in.up, n, p.stream_stores, false);
       } else {
-        row(p, result, in.gate, in.up, n, false);
+        row(p, result, in.gate, in.up, n, false, false);
         scatter(to, result, y_stride, n);
       }
     }
@@ -300,9 +298,9 @@ void backward_block(const GatedActivation& p, const Block2d& b, bool need_gate, 
           dy, in.gate, in.up, n, false);
       if (need_gate && need_up && alternate<T>(to_gate, dgate_stride, to_up, dup_stride)) {
         if (to_gate < to_up) {
-          merge(to_gate, of_gate, of_up, n);
+          merge(to_gate, of_gate, of_up, n, p.stream_stores);
         } else {
-          merge(to_up, of_up, of_gate, n);
+          merge(to_up, of_up, of_gate, n, p.stream_stores);
         }
         continue;
       }
