@@ -11,7 +11,7 @@ from pathlib import Path
 from .bundle_accept import SUMS, digest, files_of
 
 #: Parts of ``shared_build`` that the tests and benchmarks of an installed wheel need.
-SHARED = ("conformance", "benchmarking", "delivery")
+SHARED = ("conformance", "benchmarking", "delivery", "include")
 #: Modules that only make a delivery.
 _MAKERS = ("milestone.py", "building.py", "bundle.py", "accept.py")
 _IGNORE = shutil.ignore_patterns(
@@ -38,7 +38,8 @@ def _copy(source: Path, target: Path) -> None:
 def stage_suite(package: Path, target: Path) -> None:
     """Copy what proves the contract: a directory in which ``pytest`` runs against the installed wheel."""
     target.mkdir(parents=True, exist_ok=True)
-    for name in ("pyproject.toml", "tests", "benchmarks"):
+    # The sources too: CUDA kernels are compiled for the host and simulated; documents hold their figures.
+    for name in ("pyproject.toml", "tests", "benchmarks", "csrc", "docs"):
         _copy(package / name, target / name)
     for name in SHARED:
         _copy(package / "shared_build" / name, target / "shared_build" / name)

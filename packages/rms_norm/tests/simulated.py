@@ -56,19 +56,19 @@ GUARD = 64
 SHARED_LIMIT, MOST_BLOCKS = 163 * 1024, 1 << 18
 
 
-def available() -> bool:
-    """Whether the sources of the kernels are here: they are in a checkout and an sdist, not in a bundle."""
-    return all(path.is_file() for path in SOURCES) and INCLUDES[2].is_dir()
+def compiler() -> list[str]:
+    """The command of the C++ compiler, or nothing where there is none."""
+    command = (os.environ.get("CXX") or shutil.which("g++") or "c++").split()
+    return command if shutil.which(command[0]) else []
 
 
 def build(variant: str, folder: Path) -> Path:
     """Return the library of the kernels in ``folder``, its object files beside it."""
-    compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
     flags = [*FLAGS, *VARIANTS[variant], *(f"-I{path}" for path in INCLUDES)]
 
     def run(*command: str) -> None:
         done = subprocess.run(
-            [*compiler.split(), *command], cwd=folder, capture_output=True, text=True, check=False
+            [*compiler(), *command], cwd=folder, capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")

@@ -19,14 +19,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.simulated import MOST_BLOCKS, PACKAGE, SHARED_LIMIT, Simulated, arithmetic, available, build
+from tests.simulated import MOST_BLOCKS, PACKAGE, SHARED_LIMIT, Simulated, arithmetic, build, compiler
 
 from opwright.rms_norm import reference
 from shared_build.conformance import reasons
 
 pytestmark = [
     pytest.mark.compile,
-    pytest.mark.skipif(not available(), reason=reasons.NO_CUDA_SOURCES),
+    pytest.mark.skipif(not compiler(), reason=reasons.NO_COMPILER),
 ]
 
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
