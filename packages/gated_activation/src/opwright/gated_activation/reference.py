@@ -9,7 +9,7 @@ add to it:
 - ``relu``, ``relu2`` (its square, So et al. 2021, arXiv 2109.08668), ``sigmoid``, ``identity``;
 - a ``limit``: with ``clamp="input"`` the gate is clamped from above before the activation, with
   ``clamp="output"`` the activation is; the up branch is clamped on both sides either way. Gradients are zero
-  where a clamp is saturated and pass where the value equals the limit, as in ``torch.clamp``;
+  where a clamp is saturated or its value NaN, and pass where the value equals the limit;
 - an ``up_offset``, added to the up branch after its clamp.
 
 **Rounding.** Everything is computed in float32 for bfloat16, float16 and float32, in float64 for float64, and
@@ -45,6 +45,11 @@ def _activate(g: Tensor, activation: str, alpha: float) -> Tensor:
     if activation == "relu2":
         return F.relu(g).square()
     return torch.sigmoid(g) if activation == "sigmoid" else g
+
+
+def _at_most(x: Tensor, limit: float) -> Tensor:
+    """Bound from above with a gradient at the bound, where torch's clamp has one up to version 2.13 only."""
+    return torch.where(x <= limit, x, x.detach().clamp(max=limit))
 
 
 def gated_activation(
@@ -83,12 +88,12 @@ def gated_activation(
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     g, u = gate.to(wide), up.to(wide)
     if limit is not None:
-        u = u.clamp(-limit, limit)
+        u = torch.where(u.abs() <= limit, u, u.detach().clamp(-limit, limit))
         if not clamp_output:
-            g = g.clamp(max=limit)
+            g = _at_most(g, limit)
     a = _activate(g, activation, alpha)
     if limit is not None and clamp_output:
-        a = a.clamp(max=limit)
+        a = _at_most(a, limit)
     if up_offset:
         u = u + up_offset
     return (a * u).to(dtype)
