@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import nox
@@ -74,9 +73,8 @@ def wheel(environment: Environment, operator: str, cuda: str | None = None) -> P
     objects = package / "build" / built.stem.split("-", 2)[2]
     # What the CUDA runtime asks of the C library depends on the system that links it: judged at a release.
     strict = [] if cuda else ["--enforce-manylinux"]
-    contract = tomllib.loads((package / "contract.toml").read_text(encoding="utf-8"))
-    strict += ["--flavour", contract["flavour"]]
-    environment.python("-m", "shared_build.delivery.audit", built, "--objects", objects, *strict)
+    contract = ["--contract", package / "contract.toml"]
+    environment.python("-m", "shared_build.delivery.audit", built, *contract, "--objects", objects, *strict)
     return built
 
 

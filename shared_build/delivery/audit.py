@@ -31,6 +31,7 @@ import io
 import json
 import re
 import sys
+import tomllib
 import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -276,7 +277,9 @@ def main(argv: Iterable[str] | None = None) -> int:
     )
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--floor", default="2.11", help="oldest torch of the stable flavour (default: 2.11)")
-    parser.add_argument("--flavour", choices=("stable", "aten"), default="stable")
+    parser.add_argument(
+        "--contract", type=Path, help="the package's contract.toml, which names the flavour (default: stable)"
+    )
     parser.add_argument("--enforce-manylinux", action="store_true", help="fail above manylinux_2_28")
     parser.add_argument(
         "--objects", type=Path, action="append", help="object file or build directory, repeatable"
@@ -284,10 +287,13 @@ def main(argv: Iterable[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="also write the findings to this file")
     options = parser.parse_args(None if argv is None else list(argv))
     try:
+        flavour = "stable"
+        if options.contract is not None:
+            flavour = tomllib.loads(options.contract.read_text(encoding="utf-8"))["flavour"]
         findings = audit_wheel(
             options.wheel,
             floor=options.floor,
-            flavour=options.flavour,
+            flavour=flavour,
             enforce_manylinux=options.enforce_manylinux,
             objects=options.objects,
         )

@@ -355,6 +355,10 @@ def test_command_line(good, tmp_path, capsys):
     assert "ok       undefined-symbols" in capsys.readouterr().out
     assert main([str(make_wheel(tmp_path, good, "cp311-cp311-linux_x86_64"))]) == 1
     assert main([str(tmp_path / "none.whl")]) == 1
+    contract = tmp_path / "contract.toml"
+    contract.write_text('flavour = "aten"\n', encoding="utf-8")
+    # A stable wheel does not say which torch it was built for, as one of the ATen flavour must.
+    assert main([str(make_wheel(tmp_path, good)), "--contract", str(contract)]) == 1
     assert "No such file" in capsys.readouterr().err
 
 
