@@ -120,7 +120,8 @@ OPWRIGHT_KERNEL void OPWRIGHT_BOUNDS(kMostGatedBackwardThreads)
   const Work work = work_of_thread();
   for (int64_t task = work.first; task < parts * groups; task += work.step) {
     const int64_t part = task / groups, group = task % groups;
-    const int64_t begin = p.rows * part / parts, end = p.rows * (part + 1) / parts;
+    const int64_t begin = part_begin(p.rows, part, parts);
+    const int64_t end = part_begin(p.rows, part + 1, parts);
     sums.target = plus<A>(p.partial, task * p.columns);
     sums.clear();
     for (int64_t row = first_row_of(begin, group, groups); row < end; row += groups) {

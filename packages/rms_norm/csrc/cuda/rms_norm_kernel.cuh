@@ -159,7 +159,8 @@ OPWRIGHT_KERNEL void OPWRIGHT_BOUNDS(kMostRowThreads)
   const Work work = work_of_thread();
   for (int64_t task = work.first; task < parts * heads; task += work.step) {
     const int64_t part = task / heads, head = task % heads;
-    const int64_t begin = p.rows * part / parts, end = p.rows * (part + 1) / parts;
+    const int64_t begin = part_begin(p.rows, part, parts);
+    const int64_t end = part_begin(p.rows, part + 1, parts);
     sums.target = plus<A>(p.partial, task * p.columns);
     sums.clear();
     for (int64_t row = first_row_of(begin, head, heads); row < end; row += heads) {
@@ -231,7 +232,8 @@ constexpr int kCombineRows = 32;  // threads along the parts
 // A block adds up 32 columns: threadIdx.y takes every 32nd part in ascending order, in double, and
 // the 32 sums are added in order. So the order depends on the number of parts alone.
 template <class A>
-OPWRIGHT_KERNEL void combine_parts_kernel(const CombineParts p) {
+OPWRIGHT_KERNEL void OPWRIGHT_BOUNDS(kWarp* kCombineRows)
+    combine_parts_kernel(const CombineParts p) {
   OPWRIGHT_SHARED(double, sums, kCombineRows* kWarp);
   const A* partial = static_cast<const A*>(p.partial);
   const int64_t step = int64_t{gridDim.x} * kWarp;

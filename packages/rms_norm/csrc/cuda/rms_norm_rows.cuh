@@ -304,6 +304,12 @@ struct WeightSums {
   }
 };
 
+// The first row of a part. Without a gradient of the weight there are as many parts as rows, any
+// number, so that rows * part might overflow.
+OPWRIGHT_DEVICE int64_t part_begin(int64_t rows, int64_t part, int64_t parts) {
+  return parts == rows ? part : rows * part / parts;
+}
+
 // The rows of a part whose weight row is `head`: first, first + heads, ... below `end`.
 OPWRIGHT_DEVICE int64_t first_row_of(int64_t begin, int64_t head, int64_t heads) {
   const int64_t ahead = (head - begin % heads + heads) % heads;

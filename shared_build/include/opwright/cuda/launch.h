@@ -8,7 +8,9 @@ namespace opwright {
 constexpr int64_t kMostThreads = 1024;      // of a block
 constexpr int64_t kMostGridX = 2147483647;  // blocks along x
 constexpr int64_t kMostGridYZ = 65535;      // and along y or z
-constexpr int64_t kFreeShared = 48 * 1024;  // bytes of shared memory that need no permission
+constexpr int64_t kStaticShared = 1024;     // bytes that a kernel may declare beside dynamic ones
+// Bytes of dynamic shared memory that need no permission: the static ones count too.
+constexpr int64_t kFreeShared = 48 * 1024 - kStaticShared;
 constexpr int64_t kEnoughBlocks = 1 << 18;  // more than fit on any device by far
 
 #if defined(__CUDACC__)
@@ -21,7 +23,7 @@ inline int64_t shared_memory_limit() {
       cudaSuccess) {
     return kFreeShared;
   }
-  return bytes - 1024;  // for static shared memory
+  return bytes - kStaticShared;
 }
 
 // Blocks to launch for `wanted` pieces of work that a block may also take several of.
@@ -40,8 +42,11 @@ int launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared_
     return cudaErrorInvalidConfiguration;
   }
   if (shared_bytes > kFreeShared) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    // The permission belongs to the kernel, not to the launch. It is always the whole, so that no
+    // other thread's launch finds less than it needs.
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared_memory_limit()));
     if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config{};
