@@ -107,8 +107,8 @@ void check_sections(const char* op, int64_t rotary, const Options& options) {
   int64_t sum = 0;
   bool good = sections.size() == 3;
   for (const int64_t pairs : sections) {
-    good = good && pairs >= 0;
-    sum += pairs;
+    good = good && pairs >= 0 && pairs <= rotary / 2;
+    if (good) sum += pairs;  // of three such numbers, which cannot overflow
   }
   check(
       good && sum == rotary / 2, op,

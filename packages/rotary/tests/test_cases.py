@@ -367,3 +367,25 @@ class TestPackedViewsInPlace:
         fused = draw(5, 2, 8)
         with pytest.raises(ValueError, match="q and the tables in memory of their own"):
             apply_rotary(fused, cos=fused[:, 0], sin=fused[:, 1], inplace=True)
+
+    def test_nothing_is_written_where_autograd_refuses_k(self):
+        """A result of split cannot be written with gradients: q keeps its values, too."""
+        weight = draw(5, 6, 8).requires_grad_()
+        fused = weight * 2
+        q, k = fused[:, :4], fused.split((4, 2), 1)[1]
+        cos, sin = (t.float() for t in table(5, 8))
+        with pytest.raises(RuntimeError, match="view"):
+            apply_rotary(q, k, cos=cos, sin=sin, inplace=True)
+        assert torch.equal(fused, 2 * weight)
+
+    def test_slices_with_gradients(self):
+        weight = draw(5, 6, 8, dtype=torch.float64).requires_grad_()
+        cos, sin = table(5, 8)
+
+        def loss(inplace: bool) -> Tensor:
+            fused = weight * 2
+            q, k = apply_rotary(fused[:, :4], fused[:, 4:], cos=cos, sin=sin, inplace=inplace)
+            return q.square().sum() + (k * k.detach().cos()).sum()
+
+        got, expected = (torch.autograd.grad(loss(inplace), weight)[0] for inplace in (True, False))
+        torch.testing.assert_close(got, expected)

@@ -110,6 +110,46 @@ class TestTransformers:
                 function(x, x, cos, sin, unsqueeze_dim=0)
 
 
+class TestRowsOfTables:
+    """A table of one row is that of every token; any other number of rows but the tokens' is refused."""
+
+    @staticmethod
+    def calls(tables: tuple[Tensor, Tensor]) -> dict[str, object]:
+        q, k = draw(2, 3, 5, 8), draw(2, 1, 5, 8, seed=1)
+        cos, sin = map(doubled, tables)
+        llama, sections = drop_in.transformers, [2, 1, 1]
+        three = (cos.expand(3, *cos.shape), sin.expand(3, *sin.shape))
+        return {
+            "transformers": lambda: llama.apply_rotary_pos_emb(q, k, cos, sin),
+            "tokens first": lambda: llama.apply_rotary_pos_emb(
+                q.transpose(1, 2), k.transpose(1, 2), cos, sin, unsqueeze_dim=2
+            ),
+            "interleave": lambda: llama.apply_rotary_pos_emb_interleave(q, k, cos, sin),
+            "gptj": lambda: drop_in.transformers_gptj.apply_rotary_pos_emb(
+                q.transpose(1, 2), tables[1], tables[0]
+            ),
+            "liger": lambda: drop_in.liger.liger_rotary_pos_emb(q, k, cos, sin),
+            "multimodal": lambda: drop_in.liger.liger_multimodal_rotary_pos_emb(q, k, *three, sections),
+        }
+
+    NAMES = ("transformers", "tokens first", "interleave", "gptj", "liger", "multimodal")
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_one_row(self, name):
+        cos, sin = angles(2, 1, 4)
+        got = self.calls((cos, sin))[name]()
+        expected = self.calls((cos.repeat(1, 5, 1), sin.repeat(1, 5, 1)))[name]()
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("rows", [4, 6, 0])
+    def test_other_numbers(self, name, rows):
+        with pytest.raises(
+            ValueError, match=f"expected cos with 5 rows, as many as tokens, or 1, but got {rows}$"
+        ):
+            self.calls(angles(2, rows, 4))[name]()
+
+
 class TestLiger:
     def test_rotary(self):
         q, k = draw(2, 4, 7, 16, dtype=torch.bfloat16), draw(2, 2, 7, 16, seed=1, dtype=torch.bfloat16)

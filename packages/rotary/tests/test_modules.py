@@ -71,9 +71,25 @@ def test_tables_are_kept_while_they_fit():
     kept = rotary._tables
     rotary(draw(1, 4, 2, 8))
     assert rotary._tables is kept
-    rotary(draw(1, 7, 2, 8))
+    rotary(draw(1, 257, 2, 8))
     assert rotary._tables is not kept
-    assert rotary._tables[0].shape == (7, 4)
+    assert rotary._tables[0].shape == (512, 4)
+
+
+def test_decoding_makes_tables_seldom(monkeypatch):
+    """One token after the other, up to position 599: tables for 256, 512 and 1024."""
+    rotary = RotaryEmbedding(8)
+    lengths = []
+    tables = rotary.tables
+    monkeypatch.setattr(
+        rotary, "tables", lambda length, **options: lengths.append(length) or tables(length, **options)
+    )
+    x = draw(1, 1, 2, 8)
+    for place in range(600):
+        got = rotary(x, offsets=place)
+    assert lengths == [256, 512, 1024]
+    cos, sin = RotaryEmbedding(8).tables(600)
+    assert torch.equal(got, apply_rotary(x, cos=cos[-1:], sin=sin[-1:]))
 
 
 def test_positions_beyond_any_table():
@@ -84,6 +100,31 @@ def test_positions_beyond_any_table():
     assert torch.equal(there[:, 2], x[:, 2])
     back = rotary(there, positions=torch.tensor([2.5, -1e4, 0.0]))
     torch.testing.assert_close(back, x, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("places", [{"offsets": 2}, {"cu_seqlens": torch.tensor([0, 3])}])
+def test_positions_and_another_place(places):
+    with pytest.raises(ValueError, match="positions without cu_seqlens and offsets, but got both"):
+        RotaryEmbedding(8)(draw(1, 3, 2, 8), positions=torch.arange(3), **places)
+
+
+@pytest.mark.parametrize("shape", [(4,), (1,), (2, 2), (3, 2, 3), ()])
+@pytest.mark.parametrize("seq_dim", [1, 2])
+def test_shape_of_positions(shape, seq_dim):
+    x = draw(2, 3, 3, 8)
+    with pytest.raises(ValueError, match=r"positions of shape \(3,\) or \(batch, 3\), but got \("):
+        RotaryEmbedding(8, seq_dim=seq_dim)(x, positions=torch.zeros(shape))
+
+
+def test_offsets_of_no_sequence():
+    rotary = RotaryEmbedding(8)
+    assert rotary(draw(0, 3, 2, 8), offsets=torch.tensor([], dtype=torch.int64)).shape == (0, 3, 2, 8)
+
+
+@pytest.mark.parametrize("offsets", [-1, torch.tensor([-1, 4]), torch.tensor([-5, -1])])
+def test_negative_offsets(offsets):
+    with pytest.raises(IndexError, match="positions from 0 to "):
+        RotaryEmbedding(8)(draw(2, 3, 2, 8), offsets=offsets)
 
 
 def test_compiled_module():

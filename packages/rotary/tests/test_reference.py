@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from opwright.rotary import reference
+from opwright.rotary import apply_rotary, reference
 
 Tensor = torch.Tensor
 BASE = 10000.0
@@ -239,6 +239,117 @@ class TestGradients:
         (expected,) = torch.autograd.grad(out, leaf, up)
         got, _ = reference.apply_rotary_backward(up, None, cos, sin, *options)
         torch.testing.assert_close(got, expected)
+
+    @pytest.mark.parametrize("function", [apply_rotary, reference.apply_rotary])
+    def test_padding_reaches_no_table(self, function):
+        """What lies behind the last packed sequence may be anything."""
+        generator = torch.Generator().manual_seed(6)
+        cos, sin = (torch.randn(4, 3, generator=generator).requires_grad_() for _ in range(2))
+        x = torch.randn(6, 2, 8, generator=generator)
+        x[4:] = math.nan
+        bounds = torch.tensor([0, 1, 4])
+        out = function(x, cos=cos, sin=sin, rotary_dim=6, cu_seqlens=bounds)
+        assert torch.equal(out[4:].isnan(), x[4:].isnan())
+        got = torch.autograd.grad(out[:4].sum(), (cos, sin))
+        alone = function(x[:4], cos=cos, sin=sin, rotary_dim=6, cu_seqlens=bounds)
+        torch.testing.assert_close(got, torch.autograd.grad(alone.sum(), (cos, sin)))
+
+
+class TestOptions:
+    """What the public functions refuse themselves, alike."""
+
+    @pytest.mark.parametrize("function", [apply_rotary, reference.apply_rotary])
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"rotary_dim": -1}, "rotary_dim to be even and from 0 to 12, but got -1"),
+            ({"rotary_dim": -2}, "rotary_dim to be even and from 0 to 12, but got -2"),
+            ({"sections": ()}, r"sections to be 3 numbers of pairs that add up to 6, but got \(\)"),
+            ({"sections": [0]}, r"sections to be 3 numbers of pairs that add up to 6, but got \(0,\)"),
+            ({"sections": (3, 3)}, r"sections to be 3 numbers of pairs that add up to 6, but got \(3, 3\)"),
+            (
+                {"sections": (2**62, 2**62, 2**62, 2**62 + 6)},
+                "sections to be 3 numbers of pairs that add up to 6",
+            ),
+            ({"section_layout": "mixed"}, "section_layout to be one of blocked, interleaved, but got mixed"),
+        ],
+    )
+    def test_refused(self, x, function, options, message):
+        table = angles(list(range(5)), 12)
+        with pytest.raises(ValueError, match=f"^apply_rotary: expected {message}"):
+            function(x, cos=table.cos(), sin=table.sin(), **options)
+
+    @pytest.mark.parametrize("function", [apply_rotary, reference.apply_rotary])
+    def test_sections_whose_sum_is_beyond_64_bits(self, function):
+        """Modulo 2**64 these add up to the 0 pairs of no column."""
+        x, tables = torch.zeros(1, 4, 2, 8), torch.zeros(3, 1, 4, 0)
+        sections = (2**63 - 1, 2**63 - 1, 2)
+        with pytest.raises(ValueError, match="sections to be 3 numbers of pairs that add up to 0"):
+            function(x, cos=tables, sin=tables, rotary_dim=0, sections=sections)
+
+    def test_layout_of_merged_sections(self):
+        with pytest.raises(ValueError, match="expected section_layout to be one of blocked, interleaved"):
+            reference.merge_sections(torch.zeros(3, 1, 3), (1, 1, 1), "mixed")
+
+
+@pytest.mark.parametrize("name", ["positions", "cu_seqlens", "offsets"])
+@pytest.mark.parametrize("function", [apply_rotary, reference.apply_rotary])
+def test_devices(x, function, name):
+    """Places without data beside a q that has some would leave nothing to compute the result from."""
+    table = angles(list(range(5)), 12)
+    places = torch.zeros(
+        {"positions": 5, "cu_seqlens": 2, "offsets": 1}[name], dtype=torch.int64, device="meta"
+    )
+    with pytest.raises(ValueError, match=f"^apply_rotary: expected {name} on cpu like q, but got meta"):
+        function(x, cos=table.cos(), sin=table.sin(), **{name: places})
+
+
+class TestValuesUnderTransforms:
+    """Places outside of the table raise under a transform, too, whether or not it wraps them."""
+
+    WRONG = (
+        ("positions", [0, 1, -1, 2, 3], IndexError, "positions from 0 to 4, the rows of cos, but got -1"),
+        ("positions", [0, 1, 5, 2, 3], IndexError, "positions from 0 to 4, the rows of cos, but got 5"),
+        ("offsets", [1], IndexError, "positions from 0 to 4, the rows of cos, but got 5"),
+        ("cu_seqlens", [0, 4, 2], ValueError, "cu_seqlens to ascend to at most 5, but got 2 after 4"),
+        ("cu_seqlens", [1, 5], ValueError, "cu_seqlens to start with 0, but got 1"),
+    )
+
+    @pytest.mark.parametrize("function", [apply_rotary, reference.apply_rotary])
+    @pytest.mark.parametrize(("name", "values", "error", "message"), WRONG)
+    @pytest.mark.parametrize("wrapped", [False, True])
+    def test_grad(self, x, function, name, values, error, message, wrapped):
+        table = angles(list(range(5)), 12)
+        cos, sin = table.cos(), table.sin()
+        places = torch.tensor(values)
+
+        def loss(x: Tensor, given: Tensor) -> Tensor:
+            return function(x, cos=cos, sin=sin, **{name: given if wrapped else places}).sum()
+
+        with pytest.raises(error, match=message):
+            torch.func.grad(loss)(x, places)
+
+    @pytest.mark.parametrize("values", [[[0, 1, 2, 3, 4], [0, 1, 2, 3, -1]], [[0, 1, 2, 3, 5], [0] * 5]])
+    def test_a_batch_of_positions(self, x, values):
+        table = angles(list(range(5)), 12)
+
+        def rotate(x: Tensor, positions: Tensor) -> Tensor:
+            return reference.apply_rotary(x, cos=table.cos(), sin=table.sin(), positions=positions)
+
+        with pytest.raises(IndexError, match="positions from 0 to 4"):
+            torch.func.vmap(rotate)(torch.stack((x, x)), torch.tensor(values))
+
+    def test_padding_needs_no_row(self, x):
+        """Two rows are enough for sequences of two and one token, whatever follows."""
+        table = angles(list(range(2)), 12)
+        bounds = torch.tensor([0, 2, 3])
+
+        def rotate(x: Tensor) -> Tensor:
+            return reference.apply_rotary(x, cos=table.cos(), sin=table.sin(), cu_seqlens=bounds)
+
+        grad = torch.func.grad(lambda x: rotate(x).sum())(x)
+        assert torch.equal(grad[3:], torch.ones_like(x[3:]))
+        assert not torch.equal(grad[1], torch.ones_like(x[1]))
 
 
 def test_rounds_once_to_the_inputs_dtype():

@@ -10,6 +10,7 @@ from torch import Tensor
 
 SECTION_LAYOUTS = ("blocked", "interleaved")
 
+_NO_SECTIONS = (0,)
 _LOW = (torch.bfloat16, torch.float16, torch.float32)
 _INDEX = (torch.int32, torch.int64)
 
@@ -41,6 +42,46 @@ def require(condition: bool, op: str, message: Callable[[], str]) -> None:
 def given_sections(sections: Sequence[int]) -> Sequence[int]:
     """The sections of an operator's argument, in which a single 0 stands for none."""
     return () if len(sections) == 1 and sections[0] == 0 else sections
+
+
+def option_numbers(
+    op: str, q: Tensor, rotary_dim: int | None, sections: Sequence[int] | None, section_layout: str
+) -> tuple[int, Sequence[int], int]:
+    """Options of the public function as the numbers of the schema.
+
+    Args:
+        op: the operator's name, which starts a message.
+        q: the tensor that is rotated.
+        rotary_dim: number of columns, or None for all.
+        sections: three numbers of pairs, or None.
+        section_layout: one of ``SECTION_LAYOUTS``.
+
+    Returns:
+        ``rotary_dim`` with -1 for all, ``sections`` with a single 0 for none (an exported program has no way
+        to store an empty list), and the index of ``section_layout``.
+
+    Raises:
+        ValueError: for what the schema's numbers cannot tell from another option.
+    """
+    if section_layout not in SECTION_LAYOUTS:
+        names = ", ".join(SECTION_LAYOUTS)
+        raise ValueError(f"{op}: expected section_layout to be one of {names}, but got {section_layout}")
+    columns = q.shape[-1] if q.dim() else 0
+    if rotary_dim is not None and rotary_dim < 0:
+        raise ValueError(
+            f"{op}: expected rotary_dim to be even and from 0 to {columns}, but got {rotary_dim}"
+        )
+    if sections is not None and len(sections) != 3:
+        pairs = (columns if rotary_dim is None else rotary_dim) // 2
+        raise ValueError(
+            f"{op}: expected sections to be 3 numbers of pairs that add up to {pairs}, "
+            f"but got {tuple(sections)}"
+        )
+    return (
+        -1 if rotary_dim is None else rotary_dim,
+        _NO_SECTIONS if sections is None else sections,
+        SECTION_LAYOUTS.index(section_layout),
+    )
 
 
 def token_dim(q: Tensor, seq_dim: int) -> int:
@@ -114,7 +155,8 @@ def check(
     _check_table_shape(op, size, cos, bool(sections), of_sections)
     if positions is None and cu_seqlens is None and offsets is None:
         _check_reach(op, tokens, offset, cos.shape[-2])
-    for name, tensor in (("k", k), ("cos", cos), ("sin", sin), ("positions", positions)):
+    others = {"k": k, "cos": cos, "sin": sin, "positions": positions}
+    for name, tensor in (*others.items(), ("cu_seqlens", cu_seqlens), ("offsets", offsets)):
         if tensor is not None and tensor.device != q.device:
             raise ValueError(f"{op}: expected {name} on {q.device} like q, but got {tensor.device}")
     return size

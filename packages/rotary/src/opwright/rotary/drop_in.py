@@ -31,6 +31,19 @@ def _seq_dim(name: str, unsqueeze_dim: int) -> int:
     return 3 - unsqueeze_dim
 
 
+def _of_tokens(name: str, q: Tensor, seq_dim: int, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Tables with a row for each token of ``q``; those of one row are expanded, others raise ValueError."""
+    if q.dim() not in (3, 4) or cos.dim() < 2 or sin.shape != cos.shape:
+        return cos, sin  # which the operator refuses
+    tokens, rows = q.shape[seq_dim - 4], cos.shape[-2]
+    if rows == tokens:
+        return cos, sin
+    if rows != 1:
+        raise ValueError(f"{name}: expected cos with {tokens} rows, as many as tokens, or 1, but got {rows}")
+    shape = (*cos.shape[:-2], tokens, cos.shape[-1])
+    return cos.expand(shape), sin.expand(shape)
+
+
 class transformers:
     """The functions of transformers' model files; results in the dtype that the tables promote to.
 
@@ -47,6 +60,7 @@ class transformers:
         Tables are ``(batch, seq_len, rotary_dim)``; columns behind ``rotary_dim`` are copied.
         """
         seq_dim = _seq_dim("transformers.apply_rotary_pos_emb", unsqueeze_dim)
+        cos, sin = _of_tokens("transformers.apply_rotary_pos_emb", q, seq_dim, cos, sin)
         q, k = _promoted(cos, q, k)
         return ops.apply_rotary(q, k, cos=cos, sin=sin, seq_dim=seq_dim, rotary_dim=cos.shape[-1])
 
@@ -64,6 +78,7 @@ class transformers:
         ``position_ids`` are not used there either: the tables are those of the tokens.
         """
         seq_dim = _seq_dim("transformers.apply_rotary_pos_emb_interleave", unsqueeze_dim)
+        cos, sin = _of_tokens("transformers.apply_rotary_pos_emb_interleave", q, seq_dim, cos, sin)
         half = cos.shape[-1] // 2
         q, k = _promoted(cos, q, k)
         return ops.apply_rotary(
@@ -83,6 +98,7 @@ class transformers_gptj:
     @staticmethod
     def apply_rotary_pos_emb(tensor: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
         """Rotate interleaved pairs of ``(batch, seq_len, heads, rotary_dim)``; tables have a value a pair."""
+        cos, sin = _of_tokens("transformers_gptj.apply_rotary_pos_emb", tensor, 1, cos, sin)
         (tensor,) = _promoted(cos, tensor)
         return ops.apply_rotary(tensor, cos=cos, sin=sin, interleaved=True, rotary_dim=2 * cos.shape[-1])
 
@@ -109,6 +125,7 @@ class liger:
             raise ValueError(
                 f"liger.liger_rotary_pos_emb: expected unsqueeze_dim to be 1, but got {unsqueeze_dim}"
             )
+        cos, sin = _of_tokens("liger.liger_rotary_pos_emb", q, 2, cos, sin)
         return ops.apply_rotary(q, k, cos=cos, sin=sin, seq_dim=2)
 
     @staticmethod
@@ -121,6 +138,7 @@ class liger:
                 f"liger.liger_multimodal_rotary_pos_emb: expected unsqueeze_dim to be 1, "
                 f"but got {unsqueeze_dim}"
             )
+        cos, sin = _of_tokens("liger.liger_multimodal_rotary_pos_emb", q, 2, cos, sin)
         return ops.apply_rotary(q, k, cos=cos, sin=sin, seq_dim=2, sections=mrope_section)
 
 

@@ -12,12 +12,20 @@ from . import ops
 __all__ = ["RotaryEmbedding"]
 
 
+_FEWEST_ROWS = 256
+
+
+def _largest(offsets: Tensor) -> int:
+    return int(offsets.max()) if offsets.numel() else 0
+
+
 class RotaryEmbedding(nn.Module):
     """Rotary position embedding with the angles ``position * base ** (-2 i / rotary_dim)`` of pair ``i``.
 
     The frequencies and angles are computed in float32 (float64 for float64 inputs), whatever the model's
     dtype. Tables for positions ``0, 1, 2, ...`` are made when a longer sequence, another device or another
-    arithmetic needs them, and kept; they are in no state dict, and are made anew after copying and pickling.
+    arithmetic needs them, and kept, with rows to spare so that decoding seldom needs others; they are in no
+    state dict, and are made anew after copying and pickling.
     The module has no parameters.
 
     Args:
@@ -80,19 +88,29 @@ class RotaryEmbedding(nn.Module):
 
         Returns:
             As many tensors as were given.
+
+        Raises:
+            ValueError: for positions of another shape, or together with the other two; and the errors of
+                :func:`opwright.rotary.apply_rotary`.
         """
         dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+        tokens = q.shape[q.dim() - 4 + self.seq_dim]
         if positions is not None:
+            if cu_seqlens is not None or offsets is not None:
+                raise ValueError(
+                    "RotaryEmbedding: expected positions without cu_seqlens and offsets, but got both"
+                )
+            if positions.dim() not in (1, 2) or positions.shape[-1] != tokens:
+                raise ValueError(
+                    f"RotaryEmbedding: expected positions of shape ({tokens},) or (batch, {tokens}), "
+                    f"but got {tuple(positions.shape)}"
+                )
             # Angles of just these positions: tables that need no look-up, whatever the numbers are.
             cos, sin = self._angles(positions, dtype)
             positions = None
         else:
-            tokens = q.shape[q.dim() - 4 + self.seq_dim]
-            if offsets is None:
-                length = tokens
-            else:
-                reach = int(offsets.max()) if isinstance(offsets, Tensor) else offsets
-                length = tokens + max(reach, 0)
+            reach = offsets or 0 if not isinstance(offsets, Tensor) else _largest(offsets)
+            length = tokens + max(reach, 0)
             cos, sin = self._cached(length, q.device, dtype)
         return ops.apply_rotary(  # type: ignore[call-overload, no-any-return]
             q,
@@ -128,7 +146,8 @@ class RotaryEmbedding(nn.Module):
         if kept is None or kept[0].device != device or kept[0].dtype != dtype or kept[0].shape[0] < length:
             # Also under inference mode, the tables are tensors that a later backward can save.
             with torch.inference_mode(False), torch.no_grad():
-                kept = self.tables(length, device=device, dtype=dtype)
+                rows = max(_FEWEST_ROWS, 1 << (length - 1).bit_length())
+                kept = self.tables(rows, device=device, dtype=dtype)
             self._tables = kept
         return kept
 

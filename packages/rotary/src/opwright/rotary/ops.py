@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 
 from . import registration as _registration
+from ._checks import option_numbers
 
 __all__ = ["apply_rotary", "kernel_level"]
 
-_SECTION_LAYOUT = {"blocked": 0, "interleaved": 1}
-# An exported program has no way to store an empty list.
-_NO_SECTIONS = (0,)
 _LEVELS = ("default", "avx2", "avx512", "neon")
 
 
@@ -133,12 +131,7 @@ def apply_rotary(
             starts = offsets
         else:
             offset = offsets
-    layout = _SECTION_LAYOUT.get(section_layout)
-    if layout is None:
-        raise ValueError(
-            "apply_rotary: expected section_layout to be one of blocked, interleaved, "
-            f"but got {section_layout}"
-        )
+    columns, numbers, layout = option_numbers("apply_rotary", q, rotary_dim, sections, section_layout)
     call = _registration.apply_rotary_in_place if inplace else _registration.apply_rotary_forward
     q_out, k_out = call(
         q,
@@ -152,9 +145,9 @@ def apply_rotary(
         seq_dim,
         interleaved,
         deinterleave,
-        -1 if rotary_dim is None else rotary_dim,
+        columns,
         trailing,
-        sections or _NO_SECTIONS,
+        numbers,
         layout,
     )
     return q_out if k_out is None else (q_out, k_out)

@@ -27,7 +27,16 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ._checks import SECTION_LAYOUTS, Sizes, check, compute_dtype, given_sections, head_dim, token_dim
+from ._checks import (
+    SECTION_LAYOUTS,
+    Sizes,
+    check,
+    compute_dtype,
+    given_sections,
+    head_dim,
+    option_numbers,
+    token_dim,
+)
 
 __all__ = ["apply_rotary", "apply_rotary_backward", "apply_rotary_forward", "merge_sections"]
 
@@ -74,6 +83,7 @@ def apply_rotary(
     """
     of_sequences = offsets if isinstance(offsets, Tensor) else None
     offset = 0 if offsets is None or isinstance(offsets, Tensor) else offsets
+    columns, numbers, layout = option_numbers("apply_rotary", q, rotary_dim, sections, section_layout)
     q_out, k_out = apply_rotary_forward(
         q,
         k,
@@ -86,10 +96,10 @@ def apply_rotary(
         seq_dim,
         interleaved,
         deinterleave,
-        -1 if rotary_dim is None else rotary_dim,
+        columns,
         trailing,
-        sections or (),
-        SECTION_LAYOUTS.index(section_layout),
+        numbers,
+        layout,
     )
     return q_out if k_out is None else (q_out, k_out)
 
@@ -216,7 +226,15 @@ def merge_sections(table: Tensor, sections: Sequence[int], section_layout: str =
 
     Returns:
         The table without its first dimension.
+
+    Raises:
+        ValueError: for another layout.
     """
+    if section_layout not in SECTION_LAYOUTS:
+        raise ValueError(
+            f"merge_sections: expected section_layout to be one of {', '.join(SECTION_LAYOUTS)}, "
+            f"but got {section_layout}"
+        )
     pairs = sum(sections)
     if pairs == 0:
         return table[0]
@@ -296,32 +314,43 @@ def _positions(
     found = counted - bounds[sequence] + offset
     if offsets is not None and offsets.numel() > 0:
         found = found + offsets.long()[sequence]
-    found = torch.where(padding, 0, found)
-    _check_values(op, found[~padding] if _has_values(found) else found, rows)
-    return found, padding
+    _check_values(op, torch.where(padding, _NO_ROW, found), rows)
+    return torch.where(padding, 0, found), padding
 
 
-def _has_values(tensor: Tensor) -> bool:
-    """Whether a tensor's values can be looked at here and now."""
-    return type(tensor) is Tensor and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+# Stands for the position of a token that needs no row of the table.
+_NO_ROW = torch.iinfo(torch.int64).min
+
+
+def _values(tensor: Tensor) -> Tensor | None:
+    """A tensor, or the one inside of a transform's wrapper, if its values can be looked at here and now."""
+    if torch.compiler.is_compiling():
+        return None
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor if type(tensor) is Tensor and tensor.device.type == "cpu" else None
 
 
 def _check_values(op: str, positions: Tensor, rows: int) -> None:
-    if not _has_values(positions) or torch._C._functorch.is_functorch_wrapped_tensor(positions):
+    values = _values(positions)
+    if values is None:
         return
-    wrong = positions[(positions < 0) | (positions >= rows)]
-    if wrong.numel():
+    with torch._C._DisableFuncTorch():
+        wrong = values[((values < 0) | (values >= rows)) & (values != _NO_ROW)].tolist()
+    if wrong:
         raise IndexError(
-            f"{op}: expected positions from 0 to {rows - 1}, the rows of cos, but got {int(wrong[0])}"
+            f"{op}: expected positions from 0 to {rows - 1}, the rows of cos, but got {wrong[0]}"
         )
 
 
 def _check_sequences(op: str, bounds: Tensor, tokens: int) -> None:
-    if not _has_values(bounds) or torch._C._functorch.is_functorch_wrapped_tensor(bounds):
+    inside = _values(bounds)
+    if inside is None or inside.dim() != 1:  # a batch of vmap's, whose elements lie in any dimension
         return
-    if bounds[0] != 0:
-        raise ValueError(f"{op}: expected cu_seqlens to start with 0, but got {int(bounds[0])}")
-    values = bounds.tolist()
+    with torch._C._DisableFuncTorch():
+        values = inside.tolist()
+    if values[0] != 0:
+        raise ValueError(f"{op}: expected cu_seqlens to start with 0, but got {values[0]}")
     for before, after in pairwise(values):
         if after < before or after > tokens:
             raise ValueError(
@@ -371,8 +400,16 @@ def _rotate(
     inverse: bool,
 ) -> Tensor:
     """Rotate one tensor; ``pairing`` is (interleaved where it is read, interleaved where it is written)."""
+    padding = angles[4]
+    source = x
+    if padding is not None:
+        shape = [1] * x.dim()
+        shape[token_dim(x, seq_dim)] = size.tokens
+        padding = padding.view(shape)
+        # Whatever padding holds, such as NaN, must not reach the gradients of the tables.
+        source = torch.where(padding, torch.zeros_like(x), x)
     first = size.columns - size.rotary if trailing else 0
-    before, middle, after = x.split((first, size.rotary, size.columns - size.rotary - first), -1)
+    before, middle, after = source.split((first, size.rotary, size.columns - size.rotary - first), -1)
     heads = head_dim(x, seq_dim) - x.dim()
     # From (batch or 1, tokens, R / 2) to the layout of x, with one head.
     cos_a, cos_b, sin_a, sin_b = (
@@ -384,9 +421,4 @@ def _rotate(
     else:
         a, b = a * cos_a - b * sin_a, b * cos_b + a * sin_b
     rotated = torch.cat((before, _join(a, b, pairing[1]).to(x.dtype), after), -1)
-    padding = angles[4]
-    if padding is None:
-        return rotated
-    shape = [1] * x.dim()
-    shape[token_dim(x, seq_dim)] = size.tokens
-    return torch.where(padding.view(shape), x, rotated)
+    return rotated if padding is None else torch.where(padding, x, rotated)

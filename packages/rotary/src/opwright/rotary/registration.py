@@ -132,10 +132,18 @@ def apply_rotary_in_place(
         q_out, k_out = apply_rotary_forward(q.clone(), None if k is None else k.clone(), cos, sin, *others)
     else:
         q_out, k_out = apply_rotary_forward(q, k, cos, sin, *others)
+    if k is not None and needs_grad and not torch.compiler.is_compiling() and not transforms_active():
+        _raise_unless_writable(k)
     q.copy_(q_out)
     if k is not None:
         k.copy_(k_out)
     return q, k
+
+
+def _raise_unless_writable(tensor: Tensor) -> None:
+    """Raise autograd's error for a tensor that it cannot write in place, such as one of split's results."""
+    if tensor._is_view() or tensor.is_inference():
+        tensor.narrow(-1, 0, 0).zero_()
 
 
 def _register(library: torch.library.Library) -> None:
