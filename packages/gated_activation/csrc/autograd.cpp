@@ -11,7 +11,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/clamp.h>
-#include <ATen/ops/clamp_max.h>
 #include <ATen/ops/erfc.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/full_like.h>
@@ -78,6 +77,10 @@ struct Curve {
   Tensor value, slope, bend;  // the activation, its first and its second derivative
 };
 
+// A bound beyond which both GELUs are the line and zero to the last bit of a double. Their
+// derivatives are formed of bounded gates, since zero times an overflowed square is not a number.
+constexpr double kGeluEnd = 40;
+
 Curve curve(const Tensor& g, const Options& o) {
   switch (o.act()) {
     case Activation::kSilu: {
@@ -86,15 +89,17 @@ Curve curve(const Tensor& g, const Options& o) {
     }
     case Activation::kGelu: {
       const Tensor cdf = 0.5 * at::erfc(g * -0.70710678118654752440);
-      const Tensor pdf = at::exp(g * g * -0.5) * 0.3989422804014326779;
-      return {g * cdf, cdf + g * pdf, pdf * (2 - g * g)};
+      const Tensor c = at::clamp(g, -kGeluEnd, kGeluEnd);
+      const Tensor pdf = at::exp(c * c * -0.5) * 0.3989422804014326779;
+      return {g * cdf, cdf + c * pdf, pdf * (2 - c * c)};
     }
     case Activation::kGeluTanh: {
       constexpr double kLinear = 0.7978845608028653559, kCubic = kLinear * 0.044715;
-      const Tensor t = at::tanh(g * (kLinear + kCubic * g * g)), r = 1 - t * t;
-      const Tensor rate = kLinear + 3 * kCubic * g * g;
-      return {0.5 * g * (1 + t), 0.5 * (1 + t) + 0.5 * g * r * rate,
-              r * rate + 0.5 * g * r * (6 * kCubic * g - 2 * t * rate * rate)};
+      const Tensor c = at::clamp(g, -kGeluEnd, kGeluEnd);
+      const Tensor t = at::tanh(c * (kLinear + kCubic * c * c)), r = 1 - t * t;
+      const Tensor rate = kLinear + 3 * kCubic * c * c;
+      return {0.5 * g * (1 + t), 0.5 * (1 + t) + 0.5 * c * r * rate,
+              r * rate + 0.5 * c * r * (6 * kCubic * c - 2 * t * rate * rate)};
     }
     case Activation::kRelu: {
       return {at::relu(g), at::where(g <= 0, at::zeros_like(g), at::ones_like(g)),
@@ -131,6 +136,12 @@ Tensor fit(const Tensor& gradient, const Tensor& like) {
   return result.scalar_type() == like.scalar_type() ? result : result.to(like.scalar_type());
 }
 
+// `x` where it passes a bound, and elsewhere its bounded value as a constant: torch's clamp alone
+// has a gradient at its bound up to version 2.13 only. NaN stays.
+Tensor bounded(const Tensor& passes, const Tensor& x, std::optional<double> low, double high) {
+  return at::where(passes, x, at::clamp(x.detach(), low, high));
+}
+
 struct SecondOrder {
   Tensor grad, gate, up;
 };
@@ -148,15 +159,16 @@ SecondOrder second_order(const Tensor& of_gate, const Tensor& of_up, const Tenso
     if (o.clamp_output) {
       c = curve(gate, o);
       passes = c.value <= *o.limit;
-      c.value = at::clamp_max(c.value, *o.limit);
+      c.value = bounded(passes, c.value, std::nullopt, *o.limit);
     } else {
       passes = gate <= *o.limit;
-      c = curve(at::clamp_max(gate, *o.limit), o);
+      c = curve(bounded(passes, gate, std::nullopt, *o.limit), o);
     }
     c.slope = at::where(passes, c.slope, at::zeros_like(c.slope));
     c.bend = at::where(passes, c.bend, at::zeros_like(c.bend));
-    up_passes = (up.abs() <= *o.limit).to(up.scalar_type());
-    up = at::clamp(up, -*o.limit, *o.limit);
+    const Tensor within = up.abs() <= *o.limit;
+    up_passes = within.to(up.scalar_type());
+    up = bounded(within, up, -*o.limit, *o.limit);
   }
   if (o.up_offset != 0) up = up + o.up_offset;
   SecondOrder result;

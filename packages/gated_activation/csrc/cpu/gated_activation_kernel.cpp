@@ -119,6 +119,7 @@ void forward_row(const GatedActivation& p, T* y, const T* gate, const T* up, int
                          }
                        };
   int64_t i = 0;
+  stream = stream && can_align(y);
   const int64_t head = stream ? smaller(until_aligned(y), n) : 0;
   for (;;) {
     if (i >= head) {
@@ -166,7 +167,8 @@ void backward_row(const GatedActivation& p, T* grad_gate, T* grad_up, const T* g
   // Both results must reach an aligned address together to be streamed.
   const T* first = grad_gate ? grad_gate : grad_up;
   const int64_t lead = until_aligned(first);
-  stream = stream && (!grad_up || until_aligned(grad_up) == lead);
+  stream = stream && can_align(first) &&
+           (!grad_up || (can_align(grad_up) && until_aligned(grad_up) == lead));
   const int64_t head = stream ? smaller(lead, n) : 0;
   const auto at = [](T* row, int64_t i) { return row ? row + i : nullptr; };
   int64_t i = 0;

@@ -62,11 +62,18 @@ struct NormalTail<Half> {  // error 2^-17.4
 
 constexpr double kInverseRootTwoPi = 0.3989422804014326779;  // 1 / sqrt(2 pi)
 constexpr double kRootHalf = 0.70710678118654752440;
+constexpr double kTailBegin = -1;                      // from here down 1 + erf loses digits
 constexpr double kTanhLinear = 1.5957691216057307117;  // 2 sqrt(2 / pi)
 constexpr double kTanhCubic = kTanhLinear * 0.044715;
 // Beyond, gelu_tanh's logistic is 0 or 1 to the last bit, and squares are far from overflow.
 template <class A>
 constexpr A kTanhEnd = kSame<A, double> ? A(32) : A(16);
+
+// The largest finite number.
+template <class A>
+constexpr A kLargest = __FLT_MAX__;
+template <>
+constexpr double kLargest<double> = __DBL_MAX__;
 
 // ---- the logistic function ----------------------------------------------------------------------
 
@@ -170,10 +177,24 @@ struct Normal {
   V tail, gauss;
 };
 
+// Phi in double where 1 + erf is a difference of near numbers; elsewhere what `phi` has.
+template <class V>
+[[gnu::noinline, gnu::cold]] V rare_distribution(V x, V phi) {
+  double at[kLanesOf<V>], result[kLanesOf<V>];
+  store_pack(at, x);
+  store_pack(result, phi);
+  for (int i = 0; i < kLanesOf<V>; ++i)
+    if (at[i] < kTailBegin) result[i] = 0.5 * __builtin_erfc(at[i] * -kRootHalf);
+  return load_pack<V>(result);
+}
+
 template <class T, class V>
 OPWRIGHT_INLINE Normal<V> normal(V x) {
   if constexpr (kSame<T, double>) {
-    return {0.5 * erf(x * kRootHalf) + 0.5, exp(x * x * -0.5)};
+    V phi = 0.5 * erf(x * kRootHalf) + 0.5;
+    if (any(x < kTailBegin)) [[unlikely]]
+      phi = rare_distribution(x, phi);
+    return {phi, exp(x * x * -0.5)};
   } else {
     constexpr float centre = NormalTail<T>::kCentre;
     const V a = lesser_or_second(fill<V>(kTailEnd), abs(x));
@@ -254,9 +275,9 @@ OPWRIGHT_INLINE WithSlope<A> activate_with_slope(Pair<A> g, [[maybe_unused]] Vec
   const Pair<A> one = pair<A>(1);
   if constexpr (kActivation == Activation::kSilu) {
     const Pair<A> u{g.lo * alpha, g.hi * alpha}, s = logistic<T>(u);
-    // s (1 + v (1 - s)), v bounded so that it is finite where 1 - s is zero.
+    // s (1 + v (1 - s)); v is kept finite, since s or 1 - s is zero where it is not.
     const Pair<A> v = each(u, [](V x) __attribute__((always_inline)) {
-      return clamped(x, -kUnitEnd<T>, kUnitEnd<T>) * (1 / kUnit<T>);
+      return clamped(x, -kLargest<A>, kLargest<A>) * (1 / kUnit<T>);
     });
     return {g * s, fma(v * s, one - s, s)};
   } else if constexpr (kActivation == Activation::kGelu) {

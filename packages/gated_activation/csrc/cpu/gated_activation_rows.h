@@ -110,7 +110,14 @@ bool alternate(const char* a, int64_t a_stride, const char* b, int64_t b_stride)
   return a_stride == 2 * size && b_stride == 2 * size && (b - a == size || a - b == size);
 }
 
-// Elements before the first address at which a result may be streamed.
+// Whether streamable addresses are a whole number of elements away. Where memory of bytes is seen
+// as numbers they may not be, and no count of elements leads to one.
+template <class T>
+bool can_align(const T* to) {
+  return reinterpret_cast<uintptr_t>(to) % sizeof(T) == 0;
+}
+
+// Elements before the first address at which a result may be streamed, if can_align.
 template <class T>
 int64_t until_aligned(const T* to) {
   const auto past = reinterpret_cast<uintptr_t>(to) % kStreamAlignment;

@@ -76,7 +76,9 @@ def halves(input: Tensor, interleaved: bool, gate_first: bool) -> tuple[Tensor, 
     """Return views ``(gate, up)`` of a packed input."""
     width = input.shape[-1] // 2
     if interleaved:
-        first, second = input.unflatten(-1, (width, 2)).unbind(-1)
+        # Not unbind: views that come several from one operator may not be written in place under autograd.
+        pairs = input.unflatten(-1, (width, 2))
+        first, second = pairs.select(-1, 0), pairs.select(-1, 1)
     else:
         first, second = input.narrow(-1, 0, width), input.narrow(-1, width, width)
     return (first, second) if gate_first else (second, first)

@@ -167,7 +167,9 @@ class transformers:
     """Classes with the constructors and parameters of ``transformers``, and gpt-oss's gate function."""
 
     class LlamaMLP(GatedMLP):
-        """The MLP of Llama and all that compute alike: Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi's gated ones.
+        """The MLP of Llama and all that compute alike: Mistral, Qwen 2 and 3, Gemma 1 to 3.
+
+        Not Phi-3's, which has one projection for both branches: that is :class:`PackedGatedMLP`.
 
         Args:
             config: a configuration with ``hidden_size``, ``intermediate_size`` and ``hidden_act`` or
